@@ -25,7 +25,7 @@ from fixtures.postgres.wire import Sent, Wire
 from fixtures.spark.local import LocalEngine
 from harness import Clock, Place, in_turn, quiet, ratio
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.runs.run import steps_of
 

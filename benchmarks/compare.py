@@ -21,7 +21,7 @@ from data import Shape, landed
 from harness import Clock, Place, Side, check, in_turn, ratio, table
 from semel.compare import Range, compare
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.runs.run import run_batch
 from semel.spark.engine import SparkEngine
 

@@ -24,7 +24,7 @@ from semel.ledger import Ledger, pipelines
 from semel.model.batch import Counts
 from semel.model.buckets import Buckets
 from semel.model.manifest import Kind, SplitReport, StagedFile
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.spark.engine import Outcome, schema_of
 from semel.stage import stage

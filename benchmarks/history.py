@@ -40,7 +40,7 @@ from semel.commit import commit
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.ledger.migrate import migrate
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.reader import dataset
 from semel.reports.find import find

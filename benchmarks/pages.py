@@ -26,7 +26,7 @@ from grow import Grown
 from harness import Place, WatchedLedger, quiet
 from history import fill
 from semel.airflow.page import shown
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.reports.days import days
 from semel.runs.run import run_batch

@@ -20,7 +20,7 @@ import harness
 from data import Shape, landed
 from harness import Clock, Place, Side, check, in_turn, ratio, table
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.reader import dataset
 from semel.runs import replay
 from semel.runs.run import run_batch

@@ -26,7 +26,7 @@ import peers
 from data import Shape, landed
 from harness import TRANSFORM, Clock, Place, Side, check, in_turn, medians, ratio, table
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.runs.run import run_batch
 from semel.spark.engine import SparkEngine
 

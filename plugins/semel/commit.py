@@ -37,7 +37,7 @@ from semel.model.batch import (
     Pipeline,
     run_of,
 )
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 ATTEMPTS_LOST_BEFORE_LEASE = 3
 """Losses of one batch to other commits before its commit takes the pipeline's commit lease."""

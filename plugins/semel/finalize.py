@@ -21,8 +21,8 @@ from semel.ledger.batches import opened
 from semel.model.arrow import arrow_type
 from semel.model.batch import Batch, BatchStatus, Claim, Counts, Pipeline
 from semel.model.manifest import Kind, ManifestFile
-from semel.pipeline import Spec
 from semel.pipeline.opening import acknowledge_stored, open_stored
+from semel.pipeline.spec import Spec
 from semel.sinks import Act, Sink, Won, judge
 from semel.sinks.linked import Linked, Looks
 from semel.sources import Settled

@@ -34,7 +34,7 @@ from semel.collect import collect
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.ledger.migrate import migrate
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.reader import dataset
 from semel.runs.run import run_batch
 from semel.spark.check import check

@@ -25,7 +25,7 @@ from confluent_kafka import (
 from psycopg.rows import dict_row
 
 from semel.archive import layout
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 Position = tuple[str, int]
 

@@ -20,7 +20,7 @@ from semel.commit import Committed, commit
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger
 from semel.model.batch import Batch
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.stage import stage
 

@@ -38,7 +38,7 @@ from semel.errors import (
 )
 from semel.finalize import finalize
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import Plan, plan
 from semel.plan.abandon import abandon
 from semel.repair.losses import accept_loss

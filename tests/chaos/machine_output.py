@@ -17,7 +17,7 @@ from typing import Any
 from checker import assert_sum, rows_of
 from machine_files import File
 from semel.archive import layout
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.storage import checksum
 
 Position = tuple[int, int]

@@ -14,7 +14,7 @@ from fixtures.kafka.broker import Kafka
 from fixtures.kafka.topics import Topic
 from semel.formats import jsonfaults, records
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan.abandon import abandon
 
 # What dies here is pyarrow, of a number that semel keeps from it; without that it would see it.

@@ -10,7 +10,7 @@ from fixtures.kafka.topics import Topic, in_output
 from semel import failpoints
 from semel.errors import StateError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.repair import losses

@@ -24,7 +24,7 @@ from semel.collect import collect
 from semel.commit import ATTEMPTS_LOST_BEFORE_LEASE
 from semel.errors import AttemptLostError, RetryableError, SemelError, StateError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan.abandon import abandon
 from semel.runs.run import run_batch
 

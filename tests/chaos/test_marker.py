@@ -21,7 +21,7 @@ from semel.errors import CorruptionError, Doing
 from semel.failpoints import FaultError
 from semel.finalize import finalize
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.reports.find import find
 from semel.runs.run import run_batch

@@ -13,7 +13,7 @@ from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.errors import AttemptLostError, StateError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.sources.files import source as files

@@ -25,9 +25,9 @@ from semel import (
     stack,  # noqa: E402
 )
 from semel.errors import SemelError  # noqa: E402
-from semel.pipeline import Spec  # noqa: E402
-from semel.stack import Health  # noqa: E402
+from semel.pipeline.spec import Spec  # noqa: E402
 from semel.stack.leader import Record  # noqa: E402
+from semel.stack.states import Health  # noqa: E402
 
 ARRIVALS, WINDOWS, ROTATED = "arrivals", "windows", "rotated"
 """The pipelines: what has arrived, by id within a horizon; what an interval holds, by bucket; a log

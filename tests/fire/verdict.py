@@ -14,7 +14,7 @@ from checker import assert_exact
 from semel.archive.marker import markers_of
 from semel.audit import audit
 from semel.model.manifest import Kind
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from semel.audit import audit
 from semel.commit import commit
 from semel.errors import CorruptionError, RetryableError, TerminalError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.repair.accept import accept_file
 from semel.repair.adopt import adopt

@@ -17,8 +17,8 @@ from semel.archive.marker import Marker, markers
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.model.manifest import Kind
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
+from semel.pipeline.spec import Spec
 from semel.repair.adopt import adopt
 from semel.repair.adopt.history import History, histories
 from semel.repair.adopt.ids import GoneError, ids_of

@@ -16,7 +16,7 @@ from semel.airflow import told
 from semel.commit import commit
 from semel.errors import SemelError, UnavailableError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.spark import check, session
 from semel.stage import stage

@@ -14,7 +14,7 @@ from fixtures.batches.workbench import Workbench, events
 from fixtures.spark.local import LocalEngine
 from semel.archive.marker import markers
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.reader import dataset
 from semel.runs import replay

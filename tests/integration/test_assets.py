@@ -16,7 +16,7 @@ from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.commit import commit
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.runs import replay
 from semel.stage import stage

@@ -15,7 +15,7 @@ from semel.archive.marker import markers
 from semel.audit import audit
 from semel.formats.table import SINKS
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.reader import dataset
 from semel.repair.adopt.history import histories
 from semel.repair.adopt.ids import ids_of

@@ -26,7 +26,7 @@ from semel.formats.parquetsink import ROW_GROUP_BYTES
 from semel.formats.pieces import PIECE_BYTES_MAX, gathered, pieces
 from semel.ledger import Ledger
 from semel.model.manifest import Kind
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.repair.adopt import adopt
 from semel.reports.dead_letters import letters
 from semel.reports.find import find

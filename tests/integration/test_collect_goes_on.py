@@ -7,7 +7,7 @@ from fixtures.batches.workbench import Workbench, events
 from semel import collect
 from semel.cli import main
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 
 # Attacks G8.

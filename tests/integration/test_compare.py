@@ -29,7 +29,7 @@ from semel.errors import (
     TerminalError,
 )
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.repair.accept import accept_columns
 from semel.runs import replay, requarantine

@@ -21,8 +21,8 @@ from semel.formats.selection import Selection
 from semel.ledger import Ledger
 from semel.model.batch import Claim
 from semel.model.split import splits_of
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.repair.adopt import adopt

@@ -14,7 +14,7 @@ from semel.archive import layout
 from semel.audit import audit
 from semel.errors import TerminalError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.reader import dataset
 from semel.reports.find import find
 from semel.runs.run import run_batch

@@ -11,7 +11,7 @@ from fixtures.batches.history import add_history
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.reports.days import DAYS_BATCHES_NAMED, Days, Sight, State, days
 from semel.reports.gaps import gaps_beside

@@ -20,7 +20,7 @@ from semel.airflow.page.guard import PAGE_CONFIRM_SECONDS
 from semel.errors import StateError
 from semel.ledger import Ledger
 from semel.model.batch import Batch
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.repair.accept import accept_file, foresee
 from semel.repair.losses import accept_loss, digest_of, foresee_loss

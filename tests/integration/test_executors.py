@@ -18,7 +18,7 @@ from fixtures.spark.local import LocalEngine
 from semel import settings
 from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.spark.engine import Outcome, SparkEngine
 from semel.stage import stage

@@ -15,7 +15,7 @@ from semel.audit import audit
 from semel.demo import by_day, exact, flights, week
 from semel.errors import TerminalError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.spark.engine import SparkEngine
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from semel.airflow.told import doing, lines_of
 from semel.audit import audit
 from semel.errors import SemelError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.reports import summary
 from semel.spark.session import open_engine

@@ -8,7 +8,7 @@ from fixtures.batches.account import run, settled
 from fixtures.batches.workbench import Workbench
 from semel.errors import TerminalError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.repair.accept import accept_columns
 
 

@@ -14,7 +14,7 @@ from semel.catalog.ids import hash_ids
 from semel.ledger import Ledger
 from semel.model.buckets import Buckets
 from semel.model.manifest import Kind
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.reader import dataset
 from semel.spark.engine import SparkEngine
 from semel.stage.ids_file import read_ids

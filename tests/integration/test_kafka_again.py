@@ -14,7 +14,7 @@ from semel.audit import audit
 from semel.errors import SourceError
 from semel.ledger import Ledger
 from semel.model.split import Split
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.repair.adopt import adopt
 from semel.runs import requarantine
 from semel.sources.kafka.source import KafkaSource

@@ -20,7 +20,7 @@ from semel.audit import Verdict, audit
 from semel.cli import main
 from semel.errors import UnavailableError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 BESIDE = {
     "schema": {

@@ -32,7 +32,7 @@ from semel.audit import audit
 from semel.cli import main
 from semel.errors import ANEW, LimitError, TerminalError, UnavailableError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.runs import requarantine
 from semel.runs.run import run_batch
 

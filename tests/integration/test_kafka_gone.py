@@ -10,7 +10,7 @@ from fixtures.commands.shell import Shell
 from fixtures.kafka.broker import Kafka, Record
 from fixtures.kafka.topics import Topic
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 
 @pytest.fixture

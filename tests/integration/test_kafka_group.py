@@ -14,7 +14,7 @@ from fixtures.kafka.broker import Kafka, Light
 from fixtures.kafka.topics import Topic
 from semel.finalize import finalize
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 FILES = {"type": "files", "path": "in/*.jsonl", "format": "jsonl",
          "schema": {"id": "string", "n": "bigint", "at": "timestamp"}}  # fmt: skip

@@ -27,8 +27,8 @@ from fixtures.postgres.server import free_port
 from fixtures.spark.local import LocalEngine
 from semel.errors import SemelError, SourceError, TerminalError, UnavailableError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.runs.run import run_batch
 

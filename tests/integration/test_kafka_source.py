@@ -27,8 +27,8 @@ from semel.errors import SourceError, UnavailableError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.model.split import splits_of
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.reports import summary

@@ -18,7 +18,7 @@ from semel.collect.merge import merge_candidates
 from semel.errors import ANEW, LimitError
 from semel.ledger import Ledger
 from semel.model.batch import Counts
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.repair.adopt import adopt
 from semel.runs import requarantine
 

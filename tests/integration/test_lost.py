@@ -12,7 +12,7 @@ from semel.commit import commit
 from semel.errors import AttemptLostError, Doing
 from semel.finalize import finalize
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.reports import summary

@@ -23,7 +23,7 @@ from semel.errors import TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.model.batch import Batch
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import Plan as Planned
 from semel.plan import find_batch, plan
 from semel.repair.accept import accept_file

@@ -14,7 +14,7 @@ from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.errors import UnavailableError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.runs import replay
 

@@ -19,7 +19,7 @@ from semel.errors import StateError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.model.manifest import Kind
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.repair.adopt import adopt
 from semel.reports.dead_letters import letters
 from semel.reports.find import find

@@ -20,7 +20,7 @@ from semel.commit import commit
 from semel.errors import CorruptionError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.spark.engine import SparkEngine
 from semel.stage import stage

@@ -34,8 +34,8 @@ from semel.collect import collect
 from semel.errors import CorruptionError, TerminalError
 from semel.ledger import Ledger
 from semel.model.manifest import Kind
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.repair.adopt import adopt
 from semel.runs import replay

@@ -18,8 +18,8 @@ from semel.errors import RetryableError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.model.manifest import Kind
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink
+from semel.pipeline.spec import Spec
 from semel.repair.adopt import adopt
 from semel.runs import replay
 from semel.stage import stage

@@ -10,7 +10,7 @@ from fixtures.postgres.wire import Wire
 from fixtures.spark.local import LocalEngine
 from semel import settings
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.runs.run import steps_of
 

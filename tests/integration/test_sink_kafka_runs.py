@@ -28,8 +28,8 @@ from semel.clients.kafka.cluster import Cluster
 from semel.compare import Range, compare
 from semel.errors import TerminalError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink
+from semel.pipeline.spec import Spec
 from semel.repair.adopt import adopt
 from semel.reports.find import find
 from semel.sinks import OutputGoneError

@@ -14,7 +14,7 @@ from semel.collect import collect
 from semel.errors import StateError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.repair.accept import accept_refused
 from semel.reports.find import find
 from semel.runs import replay

@@ -25,8 +25,8 @@ from semel.commit import commit
 from semel.errors import CorruptionError, StateError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.repair.adopt import adopt
 from semel.reports.find import find

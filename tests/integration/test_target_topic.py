@@ -16,8 +16,8 @@ from semel.cli import main
 from semel.errors import StateError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.runs.run import run_batch
 

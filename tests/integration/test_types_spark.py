@@ -12,7 +12,7 @@ from fixtures.batches.workbench import Workbench
 from semel.archive.marker import markers
 from semel.errors import TerminalError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.reader import dataset
 from semel.reports.find import find
 from semel.spark.engine import SparkEngine

@@ -11,7 +11,7 @@ from semel.archive import layout
 from semel.audit import audit
 from semel.errors import LimitError, SpecError, TerminalError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.reports import summary
 from semel.stage import Staged, stage

@@ -18,7 +18,7 @@ from fixtures.files.rotation import append, output, position, rsynced
 from fixtures.spark.local import LocalEngine
 from semel.errors import LimitError, SourceError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.repair.accept import accept_columns, accept_file

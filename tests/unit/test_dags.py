@@ -13,7 +13,7 @@ import pytest
 from fixtures.airflow.dags import BY_INTERVAL, OF_TOPICS, parsed, write
 from semel import pipeline
 from semel.errors import RetryableError, TerminalError
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 pytestmark = pytest.mark.server("dags")
 """Airflow parses the files once for all tests, which takes seconds."""

@@ -30,6 +30,7 @@ from semel.errors import TerminalError, UnavailableError
 from semel.formats.jsonl import JsonLines
 from semel.model.batch import Counts
 from semel.stack import layout, postgres
+from semel.stack.states import Endpoints
 
 pytestmark = pytest.mark.server("demo")
 """Some weeks are written once for all tests."""
@@ -260,7 +261,7 @@ def test_nothing_lands_without_a_connection(spec, monkeypatch):
 
     The demo says how to name one, and is at week 1 then.
     """
-    ends = stack.Endpoints(
+    ends = Endpoints(
         ledger_dsn="postgresql://l", spark_remote="sc://s", airflow_url="http://a",
         airflow_user="admin", airflow_password="secret",
     )  # fmt: skip

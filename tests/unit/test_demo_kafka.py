@@ -14,7 +14,7 @@ from semel.demo import exact, flights, follow, stream
 from semel.demo.airflow_api import Run, TaskState
 from semel.demo.progress import Progress
 from semel.errors import TerminalError, UnavailableError
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from test_demo import removed
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,8 @@ from semel.formats.declared import format_of, has_header, header_of, is_whole
 from semel.formats.output import columns_in_files
 from semel.formats.table import SINKS, SOURCES, SinkCode, SinkFormat
 from semel.model.manifest import Kind
-from semel.pipeline import Spec, json_schema
+from semel.pipeline import json_schema
+from semel.pipeline.spec import Spec
 from semel.reader import dataset
 from semel.reports.find import find
 from semel.sources.files.source import FilesSource

@@ -16,7 +16,7 @@ from fixtures.batches.workbench import Workbench
 from fixtures.files.hostile import NAMES, SUFFIX
 from semel.errors import LimitError
 from semel.limits import FILE_NAME_BYTES_MAX
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.sources.files.listing import list_files
 from semel.stage.part_files import NULL_FOLDER, PartWriter
 from tiers import examples

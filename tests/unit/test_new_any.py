@@ -21,7 +21,7 @@ from semel.infer.draft import Draft, Trial, draft, find, widened
 from semel.infer.parse import blocks
 from semel.infer.text import yaml_of
 from semel.infer.write import write
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from tiers import examples
 
 SOME = settings(max_examples=examples(80), derandomize=True, database=None, deadline=None)

@@ -21,7 +21,7 @@ from semel.airflow import COLLECT_DAG_ID
 from semel.declare import yaml as spec_yaml
 from semel.declare.parts import RESERVED_NAME
 from semel.errors import SpecError, TerminalError
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.settings import pipelines_dir
 from tiers import examples
 

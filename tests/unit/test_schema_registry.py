@@ -18,7 +18,7 @@ from fixtures.postgres.server import free_port
 from semel.clients.kafka.registry import Registry, Written, config_of
 from semel.errors import SemelError, SpecError, TerminalError, UnavailableError
 from semel.model.reasons import Reason
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.sources.kafka.avro import Avro
 
 PASSWORD = "pa55/w0rd: @é%&"

@@ -6,7 +6,7 @@ import pytest
 
 from fixtures.batches.specs import CLICKS
 from semel.declare.parts import Dedup
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.sources.files.spec import FilesSource
 from semel.sources.spec import Csv
 

@@ -18,6 +18,7 @@ from semel.clients.kafka.connection import config_of
 from semel.errors import TerminalError, UnavailableError
 from semel.sinks.postgres.target import dsn_of
 from semel.stack import airflow_server, kafka_server, layout, lifecycle, spark_server, supervision
+from semel.stack.states import Endpoints, Health
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +81,7 @@ def test_looking_leaves_nothing_behind(state, tmp_path, monkeypatch, recorded):
     monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: pytest.fail("a folder was made"))
     socket = str(tmp_path / recorded / "supervisor.sock") if recorded else ""
     layout.update(socket=socket)
-    assert {part.health for part in stack.status().parts} == {stack.Health.DOWN}
+    assert {part.health for part in stack.status().parts} == {Health.DOWN}
     assert layout.load().socket == socket
 
 
@@ -235,7 +236,7 @@ def test_without_maven_no_broker_and_nothing_else_starts(monkeypatch, tmp_path):
 
 def test_endpoints_do_not_show_passwords():
     """Endpoints that end up in a log give nothing away."""
-    ends = stack.Endpoints(
+    ends = Endpoints(
         ledger_dsn="postgresql://u:hidden@h/d",
         spark_remote="sc://h/;token=hidden",
         airflow_url="http://h",

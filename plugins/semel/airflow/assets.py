@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
 
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.reports import summary
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from semel.declare.durations import format_duration
 from semel.declare.parts import Select
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 COLLECT = """Runs `collect` for each pipeline: ids past their horizon are forgotten, id runs merged,
 and staged files of lost attempts removed. What is still in use stays for the next time, and so any

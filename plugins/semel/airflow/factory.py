@@ -30,7 +30,7 @@ from semel.declare.durations import format_duration
 from semel.declare.parts import Select
 from semel.declare.yaml import declared_name
 from semel.errors import SpecError
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 COLLECT_SCHEDULE = "17 * * * *"
 """Hourly, off the full hour, when many pipelines begin."""

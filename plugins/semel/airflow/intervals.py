@@ -13,7 +13,7 @@ from airflow.sdk import Param
 
 from semel.declare.parts import Select
 from semel.errors import TerminalError
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 INTERVAL_START, INTERVAL_END = "interval_start", "interval_end"
 """The keys of a run's configuration."""

@@ -20,7 +20,7 @@ from openlineage.client.facet_v2 import (
 
 from semel.airflow.plugin import PREFIX
 from semel.model.batch import Counts
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 if TYPE_CHECKING:
     from semel.finalize import Finalized

@@ -26,7 +26,7 @@ from semel import pipeline, settings
 from semel.airflow import intervals, surroundings
 from semel.airflow.told import TaskFailed, doing
 from semel.errors import SemelError, TerminalError
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.reports import summary
 
 NOTIFY_SECONDS = 10

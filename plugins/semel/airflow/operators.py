@@ -21,7 +21,7 @@ from semel import pipeline
 from semel.airflow import assets, links, metrics, notify, replays, told
 from semel.airflow.intervals import interval
 from semel.errors import SemelError, StateError, TerminalError
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 if TYPE_CHECKING:
     from semel.airflow.spark import Stager

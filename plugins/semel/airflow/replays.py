@@ -15,7 +15,7 @@ from semel.declare.parts import Select
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import StateError, TerminalError
 from semel.model.batch import RANGE, BatchStatus, Counts, numbers
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.reports import summary
 
 if TYPE_CHECKING:

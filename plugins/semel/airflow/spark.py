@@ -22,7 +22,7 @@ from semel.airflow.surroundings import connection_of
 from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
 from semel.model.batch import Log
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.reports import summary
 from semel.spark.settings import settings_for
 

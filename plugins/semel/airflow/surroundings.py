@@ -17,7 +17,7 @@ from semel import settings
 from semel.errors import TerminalError
 
 if TYPE_CHECKING:
-    from semel.pipeline import Spec
+    from semel.pipeline.spec import Spec
 
 LEDGER_CONNECTION = "semel_ledger"
 _CONNECTION_TYPE = "postgres"  # As Airflow calls it.

@@ -13,7 +13,7 @@ from pathlib import Path
 from semel import settings
 from semel.errors import TerminalError
 from semel.model.manifest import Kind
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.sinks.spec import ARCHIVES
 
 

@@ -21,7 +21,7 @@ from semel.model.arrow import arrow_type
 from semel.model.batch import Claim, Counts
 from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, MarkedFile
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.storage import checksum
 
 

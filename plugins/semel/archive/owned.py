@@ -13,7 +13,7 @@ from semel.errors import TerminalError
 from semel.ledger import Ledger, rows
 from semel.model.batch import Pipeline
 from semel.model.manifest import Kind
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.sinks import Newest, Notes, Remote, Sink, held
 from semel.sinks.held import Differences, Known, Told
 

@@ -20,7 +20,7 @@ from semel import settings
 from semel.archive.commit_of import commit_of
 from semel.errors import CorruptionError, TerminalError
 from semel.model.batch import Batch
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.pipeline.transforms import file_of
 from semel.storage import Sealed, make_folder, write_new
 

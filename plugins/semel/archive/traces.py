@@ -20,7 +20,7 @@ from string import Formatter
 from semel.archive import layout
 from semel.formats.table import SINKS
 from semel.model.manifest import Kind
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 _NUMBER = r"[0-9]{1,18}"  # Fits a bigint: a longer one is not ours.
 _MARKER = re.compile(rf"b({_NUMBER})\.json")

@@ -28,7 +28,7 @@ from semel.ledger import Row
 from semel.model.batch import Attempt, Batch, Claim, Counts, Pipeline
 from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, ManifestFile
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.storage import (
     Sealed,
     checksum,

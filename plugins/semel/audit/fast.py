@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from semel.audit.exact import Rules
 from semel.declare.ddl import ColumnType
-from semel.declare.parts import Unknown
+from semel.declare.parts import Scope, Unknown
 from semel.formats.table import sink_format
-from semel.pipeline import Scope, Spec
+from semel.pipeline.spec import Spec
 from semel.sources.reread import csv_of
 from semel.sources.spec import Csv
 

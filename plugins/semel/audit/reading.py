@@ -22,8 +22,8 @@ from semel.clients.duck import Engine
 from semel.errors import CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.model.reasons import Reason
-from semel.pipeline import Spec
-from semel.sources.reread import Auditor, GoneError, Lines
+from semel.pipeline.spec import Spec
+from semel.sources.reread import Auditor, GoneError, Lines, auditor
 from semel.sources.spec import Records
 
 _Places = dict[int, np.ndarray] | None
@@ -144,8 +144,8 @@ class Reading:
             now = self._spec.source
             declared = now if now.type == then.type else then
             markers = (m for m in self._markers if m.spec.source.type == then.type)
-            made = declared.auditor(claim for marker in markers for claim in marker.claims)
-            self._auditors[then.type] = self._open.enter_context(made)
+            claims = (claim for marker in markers for claim in marker.claims)
+            self._auditors[then.type] = self._open.enter_context(auditor(declared, claims))
         return self._auditors[then.type]
 
     def _left_to(self, marker: Marker) -> _Places:

@@ -13,7 +13,7 @@ from semel.declare.wording import FILES_NAMED_MAX
 
 if TYPE_CHECKING:
     from semel.audit import Verdict
-    from semel.pipeline import Spec
+    from semel.pipeline.spec import Spec
     from semel.reports.code_versions import Made
     from semel.reports.gaps import Gaps
 

@@ -9,7 +9,7 @@ from semel.cli import options
 
 if TYPE_CHECKING:
     from semel.ledger import Ledger
-    from semel.pipeline import Spec
+    from semel.pipeline.spec import Spec
     from semel.runs.replay import Replayed, Root
 
 

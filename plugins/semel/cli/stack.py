@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from semel import console
-from semel.stack import StackState
+from semel.stack.states import StackState
 
 
 def up(

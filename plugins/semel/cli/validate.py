@@ -8,7 +8,7 @@ import typer
 from semel import console
 
 if TYPE_CHECKING:
-    from semel.pipeline import Spec
+    from semel.pipeline.spec import Spec
 
 
 _PAUSED = (

@@ -36,7 +36,7 @@ from semel.finalize import finalize
 from semel.ledger import Ledger, pipelines
 from semel.model.batch import Log, Pipeline
 from semel.model.manifest import Kind
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.storage import remove_folder, sync_folder
 
 MERGES_PER_COLLECT_MAX = 64

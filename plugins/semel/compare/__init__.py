@@ -35,8 +35,8 @@ from semel.errors import TerminalError
 from semel.formats.output import columns_in_files
 from semel.ledger import Ledger
 from semel.model.batch import Log
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_sinks, open_source
+from semel.pipeline.spec import Spec
 from semel.stage.job import Engine as Job
 
 COMPARE_MEMORY_BYTES = 2 << 30

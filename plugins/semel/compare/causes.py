@@ -14,8 +14,8 @@ from semel.compare.answer import Cause
 from semel.compare.which import Chosen
 from semel.errors import SourceError
 from semel.model.manifest import Kind
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
+from semel.pipeline.spec import Spec
 from semel.repair.adopt.ids import job_of
 from semel.stage import account
 from semel.stage.read import read_again

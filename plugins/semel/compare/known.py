@@ -16,10 +16,10 @@ from semel.archive.marker import Marker
 from semel.catalog.ids import hash_ids
 from semel.clients.duck import Engine
 from semel.compare.which import Chosen
+from semel.declare.parts import Scope
 from semel.errors import CorruptionError
 from semel.formats.pieces import pieces
 from semel.model.manifest import Kind
-from semel.pipeline import Scope
 from semel.repair.adopt.ids import Part, in_source, whole_file
 from semel.stage.ids_file import write_known
 

@@ -19,8 +19,8 @@ from semel.errors import CorruptionError, first_line
 from semel.formats.output import columns_in_files, rows_of
 from semel.formats.pieces import gathered, pieces
 from semel.model.manifest import Kind, MarkedFile
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink
+from semel.pipeline.spec import Spec
 from semel.sinks import MiscountError, Sink
 
 _POSITION = ("_semel_source", "_semel_offset")

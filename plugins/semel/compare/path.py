@@ -22,8 +22,8 @@ from semel.errors import AGAIN, RetryableError, SemelError, SourceError, Termina
 from semel.model.arrow import arrow_type
 from semel.model.batch import Claim, Counts, Log
 from semel.model.manifest import Kind, MarkedFile, StagedFile
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink, open_source
+from semel.pipeline.spec import Spec
 from semel.sinks import Refuses
 from semel.stage import account, make_folders, moved
 from semel.stage.job import Engine, Outcome, StageJob, columns_of

@@ -12,8 +12,8 @@ from semel.errors import AGAIN, SourceError, StateError, TerminalError
 from semel.ledger import Ledger, pipelines, rows
 from semel.model.batch import BatchStatus, Claim, Pipeline
 from semel.model.manifest import Kind
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
+from semel.pipeline.spec import Spec
 from semel.sources import of_finalized
 
 

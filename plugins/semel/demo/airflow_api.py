@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 
 from semel.errors import TerminalError, UnavailableError
-from semel.stack import Endpoints
+from semel.stack.states import Endpoints
 
 CALL_SECONDS = 30
 """How long one call may take."""

@@ -15,7 +15,7 @@ from rich.table import Table
 from semel import console, stack
 from semel.clients.sql import query
 from semel.demo.flights import DaySums
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 PIPELINE = "flights_by_day"
 

@@ -22,7 +22,7 @@ from semel.archive.marker import Marker, markers_of
 from semel.demo import flights
 from semel.model.batch import Counts
 from semel.model.manifest import Kind
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 if TYPE_CHECKING:
     from semel.demo.topics import Topics

@@ -11,7 +11,7 @@ from semel import settings
 from semel.archive import layout
 from semel.demo import flights
 from semel.errors import TerminalError
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)

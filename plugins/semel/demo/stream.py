@@ -27,7 +27,7 @@ from semel.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi
 from semel.demo.progress import Progress, next_week
 from semel.demo.week import show_verdict
 from semel.errors import TerminalError, UnavailableError
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 if TYPE_CHECKING:  # DuckDB and Kafka's client take a moment to import: the first line comes before.
     from semel.audit import Verdict

@@ -12,8 +12,8 @@ from semel.demo import airflow_api, by_day, exact, flights, follow
 from semel.demo.progress import Progress, next_week
 from semel.errors import TerminalError
 from semel.model.manifest import Kind
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink
+from semel.pipeline.spec import Spec
 
 if TYPE_CHECKING:  # DuckDB takes a moment to import, and the first line should not wait for it.
     from semel.audit import Verdict

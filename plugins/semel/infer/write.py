@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from semel import pipeline, settings
 from semel.declare import yaml as spec_yaml
 from semel.errors import SpecError, TerminalError
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 
 def target_of(name: str) -> Path:

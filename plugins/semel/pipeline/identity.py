@@ -7,8 +7,9 @@ types may change within a class, for what hashes alike (catalog.ids) stays the s
 import json
 from typing import Any
 
+from semel.declare.parts import Scope
 from semel.errors import TerminalError
-from semel.pipeline import Scope, Spec
+from semel.pipeline.spec import Spec
 
 _CLASSES = {
     "string": "text",

@@ -6,20 +6,17 @@ And limits that are refused in a file but not in a stored spec, for markers hold
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from semel import limits
 from semel.declare.parts import GLOB
 from semel.declare.yaml import Key
 from semel.errors import TerminalError
 from semel.pipeline import transforms as spec_transforms
+from semel.pipeline.spec import Spec
 from semel.sinks.spec import ARCHIVES
 
-if TYPE_CHECKING:
-    from semel.pipeline import Spec
 
-
-def problems(spec: "Spec") -> Iterator[tuple[Key, str]]:
+def problems(spec: Spec) -> Iterator[tuple[Key, str]]:
     """Each problem, with the key that it is about."""
     yield from _of_limits(spec)
     for at, name in enumerate(spec.transforms):
@@ -27,7 +24,7 @@ def problems(spec: "Spec") -> Iterator[tuple[Key, str]]:
     yield from _of_folders(spec)
 
 
-def _of_limits(spec: "Spec") -> Iterator[tuple[Key, str]]:
+def _of_limits(spec: Spec) -> Iterator[tuple[Key, str]]:
     # Keeps P11.
     shortest = 2 * limits.HEARTBEAT_SECONDS
     if spec.limits.orphan_after.total_seconds() < shortest:
@@ -37,7 +34,7 @@ def _of_limits(spec: "Spec") -> Iterator[tuple[Key, str]]:
         )
 
 
-def _of_folders(spec: "Spec") -> Iterator[tuple[Key, str]]:
+def _of_folders(spec: Spec) -> Iterator[tuple[Key, str]]:
     try:
         source = spec.source_root()
     except TerminalError as error:
@@ -61,7 +58,7 @@ def _of_folders(spec: "Spec") -> Iterator[tuple[Key, str]]:
 
 
 def _of_archive(
-    spec: "Spec", sink: Path | None, source: Path | None
+    spec: Spec, sink: Path | None, source: Path | None
 ) -> Iterator[tuple[Key, str]]:
     if sink and ARCHIVES in sink.parts:
         yield ("sink", "path"), f"{sink} lies in a folder {ARCHIVES}, which is kept for archives"

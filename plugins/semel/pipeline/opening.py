@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 from semel.errors import AGAIN, StateError, TerminalError
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.sinks import Sink
 from semel.sources import Settled, Source
 

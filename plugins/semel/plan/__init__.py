@@ -22,8 +22,8 @@ from semel.declare.wording import FILES_NAMED_MAX, count
 from semel.errors import ChangedError, RetryableError, SourceError, TerminalError
 from semel.ledger import Ledger, change, pipelines, row
 from semel.model.batch import Batch, BatchStatus, Claim, Pipeline
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
+from semel.pipeline.spec import Spec
 from semel.plan import abandon, cut, partitions
 from semel.plan.abandon import release
 from semel.plan.cut import Draft

@@ -12,8 +12,9 @@ from semel.archive import layout, owned
 from semel.errors import TerminalError
 from semel.ledger import Ledger, change, pipelines, row, transition
 from semel.model.batch import Pipeline
-from semel.pipeline import Spec, identity
+from semel.pipeline import identity
 from semel.pipeline.opening import elsewhere, open_sink
+from semel.pipeline.spec import Spec
 from semel.sinks import Sink
 
 

@@ -15,8 +15,8 @@ from typing import TypeVar
 from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.model.batch import Batch, Pipeline
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
+from semel.pipeline.spec import Spec
 from semel.plan import partitions
 from semel.sources import (
     Found,

@@ -21,8 +21,8 @@ from semel.errors import RetryableError, SourceError, StateError, TerminalError
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, change, pipelines, row
 from semel.model.batch import Pipeline
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink, open_source
+from semel.pipeline.spec import Spec
 from semel.plan import partitions
 from semel.sources import Evidence, Shown, Source, Spans, Word, as_read, quoted
 

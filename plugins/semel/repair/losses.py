@@ -8,7 +8,7 @@ from semel import failpoints
 from semel.errors import SourceError, StateError
 from semel.ledger import Ledger, change, pipelines, rows
 from semel.model.batch import Pipeline
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import partitions
 from semel.plan.survey import Request, look, steadily
 from semel.repair.accept import changed, digest, moving, named, who

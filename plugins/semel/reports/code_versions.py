@@ -12,7 +12,7 @@ from semel.archive import layout
 from semel.archive.provenance import Named, of_marker
 from semel.ledger import Ledger
 from semel.model.batch import runs
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 
 Span = tuple[datetime, datetime]
 

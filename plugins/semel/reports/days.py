@@ -22,7 +22,7 @@ from semel.declare.parts import Select
 from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.model.batch import BatchStatus, Counts, Pipeline
 from semel.model.reasons import Said
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.reports import intervals
 from semel.reports.gaps import Gap, Gaps
 from semel.reports.gaps import State as GapState

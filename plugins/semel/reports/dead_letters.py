@@ -17,8 +17,8 @@ from semel.formats import words
 from semel.formats.pieces import pieces
 from semel.model.manifest import Kind, MarkedFile
 from semel.model.reasons import Reason
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
+from semel.pipeline.spec import Spec
 
 REFUSED = str(Kind.REFUSED)
 """The reason for rows that a table refused and a person kept apart (`semel accept --refused`)."""

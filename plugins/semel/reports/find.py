@@ -25,8 +25,8 @@ from semel.formats.decimals import is_no_decimal
 from semel.formats.output import BOUNDED, columns_in_files, dataset_of
 from semel.formats.pieces import pieces
 from semel.model.manifest import Kind, StagedFile
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_sinks
+from semel.pipeline.spec import Spec
 from semel.sinks import OutputGoneError, Sink
 
 FIND_PLACES_MAX = 1_000

@@ -6,8 +6,8 @@ from datetime import UTC, date, datetime
 from enum import StrEnum
 
 from semel.ledger import Ledger, Row, pipelines, rows
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
+from semel.pipeline.spec import Spec
 from semel.plan.survey import Request, look, steadily
 from semel.sources import Found, Offer, Refusal, Shown, Spans, nothing_known, unclaimed
 

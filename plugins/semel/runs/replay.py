@@ -23,8 +23,8 @@ from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.ledger.batches import batch_of
 from semel.model.batch import Batch, BatchStatus, Counts, Log, Pipeline, run_of, runs
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink
+from semel.pipeline.spec import Spec
 from semel.plan.abandon import abandon
 from semel.plan.register import register
 from semel.runs.run import finish

@@ -18,7 +18,7 @@ from semel.finalize import Finalized
 from semel.ledger import Ledger, Row, pipelines, row
 from semel.ledger.batches import batch_of
 from semel.model.batch import Batch, BatchStatus, Log, Pipeline
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan.register import register
 from semel.runs import replay
 from semel.runs.replay import SILENT_SECONDS, finish_or_refuse, insert, outdated

@@ -11,7 +11,7 @@ from semel.commit import Committed, commit
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger
 from semel.model.batch import Log
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan import Plan, plan
 from semel.stage import Engine, Staged, stage
 

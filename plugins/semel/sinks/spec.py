@@ -11,7 +11,7 @@ from semel.declare.place import Place
 from semel.sinks import Sink
 
 KINDS = ("files", "postgres", "kafka")
-"""A kind is a folder here: `spec.py` holds its declaration, `sink.py` its Sink."""
+"""A kind is a folder here: `spec.py` holds its declaration, and `sink.opened` gives its Sink."""
 
 ARCHIVES = "_semel"
 """The name of the folder of archives, beside a sink or inside of it."""
@@ -39,12 +39,13 @@ class Declared(Model):
         """Whether later batches take the place of rows of earlier ones."""
         return False
 
-    @abstractmethod
     def open(self, context: Context, address: str | None, looks: object) -> Sink:
         """The sink; one of a folder is at `address`, and keeps what it saw there in `looks`.
 
         ImportError: a package is not installed. TerminalError: it cannot be reached from here.
         """
+        opened = import_module(f"semel.sinks.{self.type}.sink").opened
+        return opened(context, address, looks)
 
     @abstractmethod
     def describe(self) -> str:

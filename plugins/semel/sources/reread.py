@@ -4,8 +4,10 @@ A kind's part of it lies in its own room. It has readers of its own, and shares 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from importlib import import_module
 
 import numpy as np
 import pyarrow as pa
@@ -75,6 +77,14 @@ class Auditor(ABC):
     def compacted(self, claim: Claim) -> bool:  # noqa: ARG002 - most kinds keep what they have
         """Whether the source removes records from between others."""
         return False
+
+
+def auditor(source: Records, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:
+    """What reads all these claims again, where they are by a declaration.
+
+    TerminalError, UnavailableError: it cannot be reached, also within the block.
+    """
+    return import_module(f"semel.sources.{source.type}.audit").opened(source, claims)
 
 
 def in_order(source: Records) -> tuple[str, ...]:

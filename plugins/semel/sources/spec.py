@@ -2,11 +2,10 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -25,14 +24,11 @@ from semel.declare.parts import (
 from semel.declare.place import Place
 from semel.declare.wording import size
 from semel.declare.yaml import Problem, Problems
-from semel.model.batch import Claim
 from semel.sources import Source
 
-if TYPE_CHECKING:
-    from semel.sources.reread import Auditor
-
 KINDS = ("files", "kafka")
-"""A kind is a folder here: `spec.py` holds its declaration, `source.py` its Source."""
+"""A kind is a folder here: `spec.py` holds its declaration; `source.opened` gives its Source,
+`audit.opened` its Auditor."""
 
 
 class Csv(Model):
@@ -105,9 +101,9 @@ class Records(Model):
         """So much of it, for a person."""
         return size(positions) if self.counts_bytes else f"{positions:,} {self.unit}"
 
-    @abstractmethod
     def open(self, context: Context) -> Source:
         """The source, in the driver. ImportError: a package is not installed."""
+        return import_module(f"semel.sources.{self.type}.source").opened(context)
 
     @abstractmethod
     def describe(self) -> str:
@@ -138,13 +134,6 @@ class Records(Model):
     def typed(self) -> bool:
         """Whether values have types of their own, by a schema that they name."""
         return False
-
-    @abstractmethod
-    def auditor(self, claims: Iterable[Claim]) -> "AbstractContextManager[Auditor]":
-        """What reads all these claims again, where they are by this declaration; apart from `open`.
-
-        TerminalError, UnavailableError: it cannot be reached, also within the block.
-        """
 
     def folder(self) -> Path | None:
         """The absolute folder that it reads, symlinks resolved; None where it is no folder.

@@ -26,8 +26,8 @@ from semel.errors import AGAIN, ANEW, SemelError, TerminalError, UnavailableErro
 from semel.ledger import Ledger, row
 from semel.ledger.migrate import revisions
 from semel.model.batch import Log
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink, open_source
+from semel.pipeline.spec import Spec
 from semel.sinks import Remote
 from semel.sources import Look
 from semel.spark import probe

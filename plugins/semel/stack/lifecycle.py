@@ -14,9 +14,6 @@ from semel import settings
 from semel.errors import TerminalError, UnavailableError
 from semel.settings import HOME_VARIABLE, LEDGER_VARIABLE, SPARK_VARIABLE
 from semel.stack import (
-    Health,
-    PartState,
-    StackState,
     airflow_server,
     kafka_server,
     layout,
@@ -27,6 +24,7 @@ from semel.stack import (
 )
 from semel.stack.layout import Echo
 from semel.stack.leader import Part, Record
+from semel.stack.states import Health, PartState, StackState
 
 STOP_ORDER = (tuple(airflow_server.COMMANDS), ("spark",), ("postgres", "kafka"))
 """Who writes goes before who keeps: each group ends at the same time, one group after another."""

@@ -10,7 +10,8 @@ import sqlalchemy as sa
 
 from semel.errors import first_line
 from semel.settings import LEDGER_VARIABLE, SPARK_VARIABLE
-from semel.stack import Health, PartState, layout
+from semel.stack import layout
+from semel.stack.states import Health, PartState
 
 ANSWER_SECONDS = 5
 

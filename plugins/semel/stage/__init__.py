@@ -51,8 +51,9 @@ from semel.model.batch import (
 )
 from semel.model.buckets import union
 from semel.model.manifest import Kind, ManifestFile, StagedFile
-from semel.pipeline import Spec, identity
+from semel.pipeline import identity
 from semel.pipeline.opening import open_sink, open_source
+from semel.pipeline.spec import Spec
 from semel.sinks import Sink
 from semel.sinks.held import Known
 from semel.sources import Source

@@ -13,7 +13,7 @@ from semel.errors import ANEW, CorruptionError, LimitError
 from semel.model.batch import Counts, Ignored
 from semel.model.manifest import Kind, Sample, SplitReport, StagedFile
 from semel.model.reasons import Reason
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.stage.job import Outcome, StageJob
 
 

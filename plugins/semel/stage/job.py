@@ -15,7 +15,7 @@ from semel.model.batch import Claim
 from semel.model.buckets import Buckets
 from semel.model.manifest import SplitReport, StagedFile
 from semel.model.split import Split, Splits, splits_of
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.sinks import Refuses
 from semel.sources import Source
 

@@ -15,6 +15,7 @@ import xxhash
 
 from semel.catalog.ids import hash_ids, seconds_of
 from semel.declare import wording
+from semel.declare.parts import Late, Scope
 from semel.errors import TerminalError
 from semel.formats import words
 from semel.formats.lines import Fault
@@ -26,7 +27,6 @@ from semel.model.buckets import Buckets
 from semel.model.manifest import Sample, SplitReport
 from semel.model.reasons import Reason
 from semel.model.split import Split
-from semel.pipeline import Late, Scope
 from semel.stage import fatal
 from semel.stage.classify import SplitIds, by_shard
 from semel.stage.job import StageJob, output_columns

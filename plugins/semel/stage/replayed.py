@@ -16,8 +16,8 @@ from semel.archive.marker import Marker, read_marker
 from semel.errors import AGAIN, CorruptionError, SourceError, TerminalError
 from semel.ledger import Ledger, Row
 from semel.model.batch import Batch, Claim, Counts, Pipeline
-from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
+from semel.pipeline.spec import Spec
 from semel.sinks import Old
 from semel.sources import of_finalized
 from semel.stage import account, verdicts

@@ -14,13 +14,13 @@ import xxhash
 
 from semel import limits
 from semel.catalog.ids import HashedIds, hash_ids
+from semel.declare.parts import Scope
 from semel.formats import declared as formats
 from semel.formats.records import OFFSET, read_split
 from semel.formats.selection import Selection
 from semel.model.batch import Counts, Ignored
 from semel.model.manifest import SplitReport
 from semel.model.split import Split
-from semel.pipeline import Scope
 from semel.stage.classify import SplitIds, by_shard
 from semel.stage.job import StageJob, output_columns
 

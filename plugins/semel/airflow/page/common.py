@@ -25,7 +25,7 @@ from semel.declare.wording import size
 from semel.errors import LimitError, SemelError
 from semel.ledger import Ledger
 from semel.model.batch import dag_run_of
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.reports import summary
 from semel.reports.days import Sight
 

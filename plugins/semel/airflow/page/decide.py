@@ -26,7 +26,7 @@ from semel.airflow.page.common import (
 from semel.airflow.page.guard import Token, agreed, sign, write_down
 from semel.airflow.page.shown import PAGE_LINES
 from semel.errors import StateError
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.plan.abandon import abandon
 from semel.repair import accept
 from semel.repair import losses as lost

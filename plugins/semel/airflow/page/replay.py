@@ -35,7 +35,7 @@ from semel.declare.parts import Select
 from semel.errors import StateError
 from semel.ledger import pipelines
 from semel.model.batch import Pipeline
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.runs import replay
 from semel.runs.replay import Root
 from semel.stage.replayed import marker_of

@@ -14,7 +14,7 @@ from semel.declare.yaml import declared_name
 from semel.errors import SpecError
 from semel.ledger import Ledger, rows
 from semel.model.batch import BatchStatus, Counts
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.reports.days import Sight
 from semel.reports.gaps import gaps_beside
 

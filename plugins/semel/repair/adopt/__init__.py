@@ -28,8 +28,9 @@ from semel.errors import AGAIN, CorruptionError, RetryableError, StateError, Ter
 from semel.ledger import Ledger, change, pipelines, row, rows
 from semel.model.batch import Log
 from semel.model.buckets import Buckets, union
-from semel.pipeline import Spec, identity
+from semel.pipeline import identity
 from semel.pipeline.opening import open_sink, open_source
+from semel.pipeline.spec import Spec
 from semel.repair.adopt import runs
 from semel.repair.adopt.history import History, histories
 from semel.repair.adopt.ids import GoneError, ids_of

@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 from semel.archive.marker import Marker
 from semel.catalog import sortedids
 from semel.catalog.ids import hash_ids, seconds_of
+from semel.declare.parts import Scope
 from semel.errors import CorruptionError, SourceError
 from semel.formats.output import rows_of
 from semel.formats.pieces import PIECE_BYTES_MAX, gathered
 from semel.model.batch import Claim
 from semel.model.buckets import Buckets, union
 from semel.model.manifest import Kind, MarkedFile
-from semel.pipeline import Scope
 from semel.pipeline.opening import open_source
 from semel.repair.adopt.history import History
 from semel.sources import Source

@@ -5,7 +5,7 @@ from pathlib import Path
 from semel.archive import layout, owned
 from semel.archive.marker import Marker
 from semel.errors import AGAIN, TerminalError
-from semel.pipeline import Spec
+from semel.pipeline.spec import Spec
 from semel.sinks import Note, Notes, Remote, held
 
 

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from semel.model.manifest import Published
 
 
+def opened(context: Context, address: str | None, looks: object) -> "Folder":
+    """The folder, where the ledger says that it is."""
+    there = Path(address) if address and Path(address).is_absolute() else context.declared.folder()
+    return Folder(there, context, looks or Looks())
+
+
 class Folder(Linked, Sink):
     """Files below one folder, under the names that the manifest gives them."""
 

@@ -8,11 +8,9 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 
 from semel import limits, settings
-from semel.declare.context import Context
 from semel.declare.parts import Text, twice
 from semel.declare.place import Place
 from semel.formats.table import SINKS
-from semel.sinks import Sink
 from semel.sinks.spec import Declared, folder_of
 
 
@@ -35,14 +33,6 @@ class FilesSink(Declared):
     """A file's name without extension, from {pipeline}, {batch}, {part} and {fence}."""
     position_columns: bool = Field(default=False, strict=True)
     """Add each record's source file and byte position to the output, as _semel columns."""
-
-    def open(self, context: Context, address: str | None, looks: object) -> Sink:
-        """The folder, where the ledger says that it is."""
-        from semel.sinks.files.sink import Folder
-        from semel.sinks.linked import Looks
-
-        there = Path(address) if address and Path(address).is_absolute() else self.folder()
-        return Folder(there, context, looks or Looks())
 
     def describe(self) -> str:
         """Its path, format and folders."""

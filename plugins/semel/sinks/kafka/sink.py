@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from semel import limits, sinks
+from semel.clients.kafka.cluster import Cluster
+from semel.declare.context import Context
 from semel.errors import CorruptionError, LimitError, TerminalError
 from semel.model.manifest import ManifestFile, Published, StagedFile
 from semel.sinks import Damaged, Newest, Notes, Old, Presence, Refuses, Remote, Won
@@ -33,6 +35,20 @@ from semel.sinks.staged import staged
 REFUSAL_COLUMN = "_semel_refusal"
 _HIDDEN_SECONDS = 1.0
 """How long look waits for an open transaction before it fences the batch's own producer."""
+
+
+def opened(context: Context, address: str | None, looks: object) -> "KafkaSink":  # noqa: ARG001
+    """The topic."""
+    sink = context.declared
+    target = KafkaTarget(
+        cluster=Cluster(connection=sink.connection, servers=sink.bootstrap_servers),
+        topic=sink.topic,
+        key=sink.key,
+        headers=tuple(sink.headers.items()),
+        create=sink.create,
+        transaction_bytes=sink.transaction_bytes,
+    )
+    return KafkaSink(target, context.name)
 
 
 class KafkaSink(Remote):

@@ -5,11 +5,9 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from semel.declare.context import Context
 from semel.declare.parts import Size, Text, twice
 from semel.declare.place import Place, reached
 from semel.declare.yaml import Problem, Problems
-from semel.sinks import Sink
 from semel.sinks.spec import Service, folder_of
 
 KAFKA_TRANSACTION_BYTES = 512 << 20
@@ -51,22 +49,6 @@ class KafkaSink(Service):
     )  # fmt: skip
     way: ClassVar[tuple[str, ...]] = ("connection", "bootstrap_servers", "transaction_bytes")
     aside: ClassVar[tuple[str, ...]] = (*Service.aside, "transaction_bytes")
-
-    def open(self, context: Context, address: str | None, looks: object) -> Sink:  # noqa: ARG002
-        """The topic."""
-        from semel.clients.kafka.cluster import Cluster
-        from semel.sinks.kafka.sink import KafkaSink
-        from semel.sinks.kafka.target import KafkaTarget
-
-        target = KafkaTarget(
-            cluster=Cluster(connection=self.connection, servers=self.bootstrap_servers),
-            topic=self.topic,
-            key=self.key,
-            headers=tuple(self.headers.items()),
-            create=self.create,
-            transaction_bytes=self.transaction_bytes,
-        )
-        return KafkaSink(target, context.name)
 
     def describe(self) -> str:
         """The topic and its cluster."""

@@ -21,6 +21,7 @@ from psycopg import sql
 
 from semel import failpoints
 from semel.clients.sql import query
+from semel.declare.context import Context
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import AGAIN, RetryableError, TerminalError, UnavailableError, first_line
 from semel.model.manifest import ManifestFile, Published, StagedFile
@@ -44,11 +45,25 @@ from semel.sinks.postgres.link import (
     within,
 )
 from semel.sinks.postgres.refused import RowCheck
-from semel.sinks.postgres.target import PostgresTarget
+from semel.sinks.postgres.target import PostgresTarget, dsn_of
 
 
 class _SeenError(Exception):
     """Ends a transaction of which nothing is to stay."""
+
+
+def opened(context: Context, address: str | None, looks: object) -> "PostgresSink":  # noqa: ARG001
+    """The table."""
+    sink = context.declared
+    target = PostgresTarget(
+        dsn=dsn_of(sink.connection),
+        table=sink.table,
+        mode=sink.mode,
+        key=sink.key,
+        create=sink.create,
+        json_columns=context.json_columns,
+    )
+    return PostgresSink(target)
 
 
 class PostgresSink(Remote):

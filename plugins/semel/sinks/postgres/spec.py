@@ -5,11 +5,9 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from semel.declare.context import Context
 from semel.declare.parts import Text, twice
 from semel.declare.place import Place
 from semel.declare.yaml import Problem, Problems
-from semel.sinks import Sink
 from semel.sinks.spec import Service, folder_of
 
 
@@ -40,21 +38,6 @@ class PostgresSink(Service):
     def replaces_rows(self) -> bool:
         """By their keys."""
         return self.mode == "upsert"
-
-    def open(self, context: Context, address: str | None, looks: object) -> Sink:  # noqa: ARG002
-        """The table."""
-        from semel.sinks.postgres.sink import PostgresSink
-        from semel.sinks.postgres.target import PostgresTarget, dsn_of
-
-        target = PostgresTarget(
-            dsn=dsn_of(self.connection),
-            table=self.table,
-            mode=self.mode,
-            key=self.key,
-            create=self.create,
-            json_columns=context.json_columns,
-        )
-        return PostgresSink(target)
 
     def describe(self) -> str:
         """The table, how it is reached, and how rows get there."""

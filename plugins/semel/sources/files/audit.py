@@ -6,8 +6,8 @@ It shares with stage what a claim of a file says, and nothing of how files are f
 import gzip
 import os
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
@@ -16,13 +16,22 @@ import numpy as np
 import xxhash
 
 from semel import limits
-from semel.errors import SourceError
+from semel.errors import SourceError, TerminalError
 from semel.model.batch import Claim
 from semel.sources.files.claimed import ClaimedFile
+from semel.sources.files.spec import FilesSource
 from semel.sources.reread import Auditor, Lines, csv_of, in_order, record_end, split_fields
 from semel.sources.spec import Csv, Records
 
 _BOM = b"\xef\xbb\xbf"
+
+
+def opened(source: FilesSource, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:
+    """Renamed files are looked for where files were claimed, and in the folder."""
+    roots = {Path(claim.name).parent for claim in claims}
+    with suppress(TerminalError):  # A source that left the data roots is found by its claims.
+        roots.add(source.folder())
+    return nullcontext(Finder(roots))
 
 
 class Finder(Auditor):

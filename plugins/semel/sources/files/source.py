@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from semel.declare.context import Context
 from semel.formats import declared as formats
@@ -44,6 +44,11 @@ SPLIT_BYTES = 64 << 20
 for a task. Fixed in the plan, so that every attempt cuts alike."""
 
 
+def opened(context: Context) -> "FilesSource":
+    """The files below the folder."""
+    return FilesSource(context=context, root=Path(os.path.realpath(context.declared.folder())))
+
+
 @dataclass(frozen=True, kw_only=True)
 class FilesSource(Source):
     """`source: {path: ...}`. `root` is the real path of its folder."""
@@ -52,10 +57,6 @@ class FilesSource(Source):
     root: Path
 
     split_size: ClassVar[int] = SPLIT_BYTES
-
-    @classmethod
-    def of(cls, context: Context) -> Self:
-        return cls(context=context, root=Path(os.path.realpath(context.declared.folder())))
 
     def discover(self) -> Listing:
         return list_files(self.context)

@@ -1,8 +1,7 @@
 """The declaration of files as a source."""
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -11,7 +10,6 @@ from pydantic import field_validator
 
 from semel import settings
 from semel.declare import ddl
-from semel.declare.context import Context
 from semel.declare.parts import (
     GLOB,
     Duration,
@@ -21,14 +19,11 @@ from semel.declare.parts import (
     Unknown,
     path_problem,
 )
-from semel.errors import TerminalError
 from semel.formats.table import SOURCES, source_format
-from semel.model.batch import Claim
-from semel.sources import Source
 from semel.sources.spec import Csv, Records
 
 if TYPE_CHECKING:
-    from semel.sources.reread import Auditor
+    pass
 
 
 class FilesSource(Records):
@@ -57,12 +52,6 @@ class FilesSource(Records):
         by_interval = self.select is Select.INTERVAL
         return self.on_refused or (OnRefused.FAIL if by_interval else OnRefused.WARN)
 
-    def open(self, context: Context) -> Source:
-        """The files below the folder."""
-        from semel.sources.files.source import FilesSource
-
-        return FilesSource.of(context)
-
     def describe(self) -> str:
         """Its path and format."""
         return f"`{self.path}`, {self.format}"
@@ -70,15 +59,6 @@ class FilesSource(Records):
     def selected_by(self) -> str:
         """What gives a file its time."""
         return f"`{self.interval_from}`"
-
-    def auditor(self, claims: Iterable[Claim]) -> "AbstractContextManager[Auditor]":
-        """Renamed files are looked for where files were claimed, and in the folder."""
-        from semel.sources.files.audit import Finder
-
-        roots = {Path(claim.name).parent for claim in claims}
-        with suppress(TerminalError):  # A source that left the data roots is found by its claims.
-            roots.add(self.folder())
-        return nullcontext(Finder(roots))
 
     def folder(self) -> Path:
         """The folder before the first part of `path` with a wildcard."""

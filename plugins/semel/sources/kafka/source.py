@@ -6,7 +6,7 @@ The topic's id belongs to its identity, so that a topic that was made anew is an
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from semel.clients.kafka.cluster import Cluster
 from semel.declare.context import Context
@@ -41,6 +41,13 @@ SPLIT_OFFSETS = 200_000
 """Offsets that one task reads: some 40 MB of small messages."""
 
 
+def opened(context: Context) -> "KafkaSource":
+    """The topics of the cluster."""
+    source = context.declared
+    cluster = Cluster(connection=source.connection, servers=source.bootstrap_servers)
+    return KafkaSource(context=context, cluster=cluster)
+
+
 @dataclass(frozen=True, kw_only=True)
 class KafkaSource(Source):
     """`source: {type: kafka, ...}`."""
@@ -49,12 +56,6 @@ class KafkaSource(Source):
     cluster: Cluster
 
     split_size: ClassVar[int] = SPLIT_OFFSETS
-
-    @classmethod
-    def of(cls, context: Context) -> Self:
-        source = context.declared
-        cluster = Cluster(connection=source.connection, servers=source.bootstrap_servers)
-        return cls(context=context, cluster=cluster)
 
     def discover(self) -> ShownTopics:
         return topics.discover(self.cluster, self.context.declared)

@@ -2,22 +2,18 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from semel.declare import ddl
-from semel.declare.context import Context
 from semel.declare.parts import Limits, OnRefused, Text, Unknown, twice
 from semel.declare.place import Place, reached
 from semel.formats.table import source_format
-from semel.model.batch import Claim
-from semel.sources import Source
 from semel.sources.spec import Csv, Records
 
 if TYPE_CHECKING:
-    from semel.sources.reread import Auditor
+    pass
 
 _MARK, _NO_DOT = "[A-Za-z0-9._-]", "[A-Za-z0-9_-]"
 TOPIC = rf"^({_NO_DOT}{_MARK}?|\.{_NO_DOT}|{_MARK}{{3,249}})$"
@@ -93,12 +89,6 @@ class KafkaSource(Records):
             )
         return found
 
-    def open(self, context: Context) -> Source:
-        """The topics of the cluster."""
-        from semel.sources.kafka.source import KafkaSource
-
-        return KafkaSource.of(context)
-
     def describe(self) -> str:
         """The topics, their cluster, and what a value is."""
         if self.pattern:
@@ -131,12 +121,6 @@ class KafkaSource(Records):
             return False
         matches = self.pattern is not None and re.fullmatch(self.pattern, str(place[-1]))
         return place[-1] in self.topics or bool(matches)
-
-    def auditor(self, claims: Iterable[Claim]) -> "AbstractContextManager[Auditor]":  # noqa: ARG002
-        """The topics that claims name."""
-        from semel.sources.kafka.audit.topics import opened
-
-        return opened(self)
 
     @property
     def acknowledged(self) -> bool:

@@ -1,7 +1,7 @@
 """The messages at claimed offsets, read again by the audit's own reader."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -64,8 +64,8 @@ class _Known:
 
 
 @contextmanager
-def opened(source: KafkaSource) -> "Iterator[Topics]":
-    """As `KafkaSource.auditor`."""
+def opened(source: KafkaSource, claims: Iterable[Claim]) -> "Iterator[Topics]":  # noqa: ARG001
+    """The topics that claims name."""
     cluster = Cluster(connection=source.connection, servers=source.bootstrap_servers)
     reading = cluster.consumer(
         isolation_level="read_committed", auto_offset_reset="error", enable_partition_eof=True,

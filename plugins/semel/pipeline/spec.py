@@ -1,0 +1,262 @@
+"""A pipeline as its user declares it. The models check what the text alone can tell, so that a stored
+spec can be read anywhere.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Union
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from semel import settings
+from semel.declare import ddl
+from semel.declare import yaml as spec_yaml
+from semel.declare.context import Context
+from semel.declare.parts import (
+    RESERVED_NAME,
+    REST_COLUMN,
+    Dedup,
+    Duration,
+    Late,
+    Limits,
+    Model,
+    Scope,
+    Text,
+    Unknown,
+    twice,
+)
+from semel.declare.yaml import Problem, Problems
+from semel.errors import SpecError
+from semel.formats.table import sink_format
+from semel.pipeline import digest
+from semel.pipeline import transforms as spec_transforms
+from semel.sinks import spec as sinks
+from semel.sources import spec as sources
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEDULE_WORDS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
+"""What a schedule may say in place of a cron expression."""
+
+
+class Spec(Model):
+    """One pipeline."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
+    """The pipeline's name, which is its DAG's too. Never reuse or change it: ids hang on it."""
+    description: str = ""
+    """What it is for; shown in Airflow."""
+    schedule: str | None = None
+    """A cron expression in UTC, or @hourly, @daily, ...; null: only when triggered."""
+    source: Annotated[Union[sources.declarations()], Field(discriminator="type")]
+    """Where records come from."""
+    record_id: tuple[Text, ...] = ()
+    """Columns that together identify a record. Empty: its position does, and no repeat is seen."""
+    record_time: str | None = None
+    """A timestamp or date column that is the same on every delivery of a record."""
+    dedup: Dedup = Dedup()
+    """How repeated records are recognised; needs record_id."""
+    transforms: tuple[Annotated[str, Field(pattern=spec_transforms.PATTERN)], ...] = ()
+    """In order: functions DataFrame -> DataFrame (module:function), or queries (file.sql)."""
+    sink: Annotated[Union[sinks.declarations()], Field(discriminator="type")]
+    """Where the survivors go."""
+    limits: Limits = Limits()
+    """Bounds beyond which a batch stops."""
+    max_active_runs: int = Field(default=4, ge=1, le=64, strict=True)
+    """DAG runs of this pipeline at the same time."""
+    notify: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")], ...] = ()
+    """Airflow connections that are told of each task that failed."""
+    deadline: Duration | None = None
+    """They are also told of a run that is not finished this long after it was queued."""
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, name: str) -> str:
+        if name == RESERVED_NAME:
+            raise ValueError(f"{name!r} is the name of the DAG that collects; choose another one")
+        return name
+
+    @field_validator("schedule")
+    @classmethod
+    def _schedule(cls, schedule: str | None) -> str | None:
+        from croniter import croniter
+
+        if schedule is None or schedule in SCHEDULE_WORDS:
+            return schedule
+        if len(schedule.split()) != 5 or not croniter.is_valid(schedule):
+            words = ", ".join(SCHEDULE_WORDS)
+            raise ValueError(
+                f"{schedule!r} is neither a cron expression of five fields nor one of {words}"
+            )
+        return schedule
+
+    @model_validator(mode="after")
+    def _check(self) -> "Spec":
+        if problems := [Problem(key, why) for key, why in self._problems()]:
+            raise Problems(problems)
+        return self
+
+    def _problems(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        columns = {name: ddl.parse(text) for name, text in self.source.columns.items()}
+        there = f"the schema has {', '.join(columns)}"
+        if name := twice(self.record_id):
+            yield ("record_id",), f"names {name!r} twice"
+        for at, name in enumerate(self.record_id):
+            if name not in columns:
+                yield ("record_id", at), f"{name!r} is not a column; {there}"
+            elif not columns[name].identifies:
+                yield ("record_id", at), (
+                    f"{name!r} is {columns[name]}: an id column holds one exact value "
+                    "(no array, map, struct, json, binary, float or double)"
+                )
+        if self.record_time is not None:
+            if self.record_time not in columns:
+                yield ("record_time",), f"{self.record_time!r} is not a column; {there}"
+            elif columns[self.record_time].word not in ("timestamp", "date"):
+                kind = columns[self.record_time]
+                yield ("record_time",), f"{self.record_time!r} is {kind}, not a timestamp or date"
+        if name := twice(self.notify):
+            yield ("notify",), f"names {name!r} twice"
+        if self.deadline is not None and not self.notify:
+            yield ("deadline",), "has no meaning without notify: nobody would hear of it"
+        if self.deadline is not None and not self.deadline:
+            yield ("deadline",), "must be longer than nothing"
+        if not self.record_id and self.dedup != Dedup():
+            yield ("dedup",), "has no meaning without record_id: positions never repeat"
+        if self.dedup.scope is Scope.BUCKET and self.record_time is None:
+            yield ("record_time",), "is missing: dedup.scope: bucket takes the bucket from it"
+        if self.dedup.scope is Scope.HORIZON and self.dedup.late is not Late.QUARANTINE:
+            yield ("dedup", "late"), "has no meaning with scope: horizon: nothing is late there"
+        if not self.sink.in_folder and self.source.reads(self.sink.whereabouts()):
+            kind, *_, written = self.sink.whereabouts()
+            why = f"the source reads {written} too, and would read what is written"
+            yield ("sink", kind), why
+        if not self.transforms:  # A transform may make columns that only the run can know.
+            yield from self._partition_problems(columns, there)
+            refuses = sink_format(self.sink.format).refuses
+            for name, kind in columns.items():
+                if kind.word in refuses:
+                    yield ("source", "schema", name), f"{kind}: {refuses[kind.word]}"
+            for place, name in getattr(self.sink, "columns_named", ()):
+                if name not in columns:
+                    yield ("sink", *place), f"{name!r} is not a column; {there}"
+
+    def _partition_problems(
+        self, columns: dict[str, ddl.ColumnType], there: str
+    ) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        for at, name in enumerate(self.sink.partition_by):
+            if name not in columns:
+                yield ("sink", "partition_by", at), f"{name!r} is not a column; {there}"
+            elif not columns[name].identifies:
+                why = f"{name!r} is {columns[name]}, which does not name a folder"
+                yield ("sink", "partition_by", at), why
+        if len(self.sink.partition_by) >= len(columns):
+            yield ("sink", "partition_by"), "takes every column, and none is left for the files"
+
+    @property
+    def by_position(self) -> bool:
+        """Whether a record's identity is its position: no catalog, no dedup."""
+        return not self.record_id
+
+    @property
+    def bucket_seconds(self) -> int:
+        """The length of a bucket of record time; the pipeline's first plan fixes it."""
+        return max(60, int(self.dedup.horizon.total_seconds()) // 32)
+
+    @property
+    def keeps_ids(self) -> bool:
+        """Whether each batch's ids are kept as files: from its output they cannot be had again."""
+        declared = self.dedup.keep_ids
+        otherwise = bool(self.transforms) or not self.sink.in_folder
+        return not self.by_position and (otherwise if declared is None else declared)
+
+    def digest(self) -> str:
+        """Hex SHA-256 of all that shapes a batch's data; two equal digests give equal batches."""
+        aside = {f"source.{key}" for key in self.source.aside}
+        aside |= {f"sink.{key}" for key in self.sink.aside}
+        return digest.digest(self._plain(exclude_defaults=True), aside)
+
+    def to_yaml(self) -> str:
+        """The declaration without what is default, and its digest: for a person to read."""
+        plain = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+        return f"{text}# digest {self.digest()}\n"
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as plain JSON, defaults filled in; `from_json` reads it back.
+
+        The schema becomes a list of pairs, because Postgres' jsonb does not keep the order of keys.
+        """
+        return self._plain()
+
+    def _plain(self, *, exclude_defaults: bool = False) -> dict[str, Any]:
+        plain = self.model_dump(mode="json", by_alias=True, exclude_defaults=exclude_defaults)
+        plain["source"]["schema"] = [list(pair) for pair in self.source.columns.items()]
+        return plain | {"parser_rules": ddl.PARSER_RULES}
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "Spec":
+        """The spec that `to_json` gave. SpecError when it does not fit this version's models."""
+        source = plain["source"] | {"schema": dict(plain["source"]["schema"])}
+        beside = ("parser_rules", "code")
+        declared = {key: value for key, value in plain.items() if key not in beside}
+        try:
+            return cls.model_validate(declared | {"source": source})
+        except ValidationError as error:
+            found = spec_yaml.problems_of(error, cls)
+            shown = "; ".join(f"{spec_yaml.key_of(p.key)}: {p.why}" for p in found)
+            raise SpecError(f"a stored spec does not fit this semel: {shown}") from error
+
+    def placed(self, now: "Spec", keys: Iterable[str] | None = None) -> "Spec":
+        """The same, its sink where `now` has it, by all of the sink's `place` or by some `keys`."""
+        if self.sink.type != now.sink.type:
+            return self
+        keys = self.sink.place if keys is None else keys
+        sink = self.sink.model_copy(update={key: getattr(now.sink, key) for key in keys})
+        return self.model_copy(update={"sink": sink})
+
+    def column_types(self) -> dict[str, ddl.ColumnType]:
+        """The parsed type of each column, in order; REST_COLUMN is the last, if it is there."""
+        kinds = {name: ddl.parse(text) for name, text in self.source.columns.items()}
+        if self.source.unknown is Unknown.KEEP:
+            kinds[REST_COLUMN] = ddl.parse("json")
+        return kinds
+
+    def of_source(self) -> Context:
+        """What its source, and the format of its records, may know."""
+        return self._context(self.source)
+
+    def of_sink(self) -> Context:
+        """What its sink may know."""
+        return self._context(self.sink)
+
+    def _context(self, declared: sources.Records | sinks.Declared) -> Context:
+        return Context(
+            name=self.name,
+            declared=declared,
+            columns=self.column_types(),
+            record_id=self.record_id,
+            limits=self.limits,
+        )
+
+    def arrow_schema(self) -> "pa.Schema":
+        """The source's columns in Arrow; all may be null, because a record may lack any."""
+        return self.of_source().arrow_schema()
+
+    def source_root(self) -> Path | None:
+        """The folder of the source, None where it is none. TerminalError as for the sink."""
+        return self.source.folder()
+
+    def sink_path(self) -> Path | None:
+        """The absolute folder of the output, None where it is no folder.
+
+        TerminalError when it lies outside the data roots.
+        """
+        return self.sink.folder()
+
+    def declared_archive(self) -> Path | None:
+        """The absolute `sink.archive`, if it is declared. TerminalError as for the sink."""
+        declared = self.sink.archive
+        return None if declared is None else settings.allowed(declared, "sink.archive")
