@@ -23,6 +23,9 @@ SCHEMA = {
 }
 DDL = ", ".join(f"`{name}` {kind}" for name, kind in SCHEMA.items())
 
+ROW_GROUP = 250_000
+"""Rows of a row group: some 20 MB, so that all cores have one."""
+
 _VERSION = 1  # Files of another version of this module are not used.
 _AGENTS = [
     "Mozilla/5.0 (X11; Linux x86_64; rv:140.0)",
@@ -80,6 +83,18 @@ def landed(shape: Shape, path: Path) -> Path:
     """The file of a shape under another name, where a pipeline or a peer reads it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     os.link(made(shape), path)
+    return path
+
+
+def landed_parquet(shape: Shape, path: Path) -> Path:
+    """The records of a shape as a file of Parquet, in row groups of ROW_GROUP rows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kinds = {"ts": pl.Datetime("us", "UTC")}
+    frame = pl.read_ndjson(made(shape), schema_overrides={"ts": pl.String})
+    frame = frame.with_columns(pl.col("ts").str.to_datetime(time_unit="us", time_zone="UTC"))
+    frame.select(list(SCHEMA)).cast(kinds).write_parquet(
+        path, compression="snappy", row_group_size=ROW_GROUP, use_pyarrow=True
+    )
     return path
 
 

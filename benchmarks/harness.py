@@ -86,7 +86,8 @@ class Place:
 
     def spec(self, name: str, *, path: str | None = None, **declared: Any) -> pipeline.Spec:
         """A pipeline that reads data/<path> (data/<name>/*.jsonl) and writes data/out/<name>."""
-        source = {"type": "files", "path": path or f"{name}/*.jsonl", "format": "jsonl"}
+        form = "parquet" if path and path.endswith(".parquet") else "jsonl"
+        source = {"type": "files", "path": path or f"{name}/*.jsonl", "format": form}
         whole = {
             "name": name,
             "source": {**source, "schema": SCHEMA},
@@ -140,7 +141,8 @@ def open_spark(
 
     `jars`: a folder of what else it loads.
     """
-    os.environ["PYTHONPATH"] = str(ROOT / "benchmarks")  # Spark's workers import the peers.
+    # Spark's workers import the peers, and semel from this folder.
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(ROOT / "benchmarks"), str(ROOT / "plugins")))
     builder = SparkSession.builder.master(master).appName("semel-benchmark")
     settings = settings_for(master) | {
         "spark.ui.showConsoleProgress": "false",

@@ -1,8 +1,9 @@
 """What else one could do: Spark alone, Spark's two ways of dropping repeats, a row for each id.
 
-Each function reads JSON Lines and writes Parquet. Spark's functions get a session with Spark's own
-defaults (adaptive execution on) and as many shuffle partitions as semel has shards. The row per id
-uses semel's reader and writer, so that only the catalog differs.
+Each function reads JSON Lines (the pass-through Parquet as well) and writes Parquet. Spark's
+functions get a session with Spark's own defaults (adaptive execution on) and as many shuffle
+partitions as semel has shards. The row per id uses semel's reader and writer, so that only the
+catalog differs.
 """
 
 import os
@@ -42,7 +43,8 @@ def own_session(spark: SparkSession) -> SparkSession:
 
 def pass_through(spark: SparkSession, source: Path, target: Path) -> None:
     """Reads and writes, and promises nothing."""
-    spark.read.schema(DDL).json(str(source)).write.parquet(str(target))
+    form = "parquet" if source.suffix == ".parquet" else "json"
+    spark.read.schema(DDL).load(str(source), format=form).write.parquet(str(target))
 
 
 def transformed(spark: SparkSession, source: Path, target: Path) -> None:

@@ -3,11 +3,13 @@
     python benchmarks/stage.py                      # 4 million records, all peers
     python benchmarks/stage.py --no-slow-peers      # without dropDuplicates, streaming, row per id
     python benchmarks/stage.py --cluster --no-slow-peers --no-variants
+    python benchmarks/stage.py --source parquet     # of the same records in a file of Parquet
     python benchmarks/stage.py --smallest
 
 The pass-through is `spark.read.schema(...).json(...).write.parquet(...)`: it reads and writes, and
 promises nothing. semel's figure is the whole of plan, stage, commit and finalize. Structured
-Streaming reads the same records in eight files, one a batch, beside eight batches of semel.
+Streaming reads the same records in eight files, one a batch, beside eight batches of semel. Of
+Parquet the pass-through reads Parquet too, and the figure is that of stage alone as well.
 """
 
 import os
@@ -23,7 +25,7 @@ from pyspark.sql import SparkSession
 
 import harness
 import peers
-from data import Shape, landed
+from data import Shape, landed, landed_parquet
 from harness import TRANSFORM, Clock, Place, Side, check, in_turn, medians, ratio, table
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
@@ -57,6 +59,7 @@ def main() -> None:
     parser.add_argument("--no-slow-peers", action="store_true")
     parser.add_argument("--no-variants", action="store_true", help="only one share of repeats")
     parser.add_argument("--cluster", action="store_true", help="a standalone Spark, two workers")
+    parser.add_argument("--source", choices=("jsonl", "parquet"), default="jsonl")
     options = harness.parsed(parser, records=4_000, batches=2)
     master = harness.CLUSTER if options.cluster else harness.LOCAL
     with (
@@ -64,11 +67,14 @@ def main() -> None:
         harness.open_spark(place, master) as spark,
         Ledger(place.dsn) as ledger,
     ):
-        report = _Bench(place, spark, ledger).measure(options)
+        bench = _Bench(place, spark, ledger)
+        of_parquet = options.source == "parquet"
+        report = bench.measure_parquet(options) if of_parquet else bench.measure(options)
     if options.cluster:
         report["title"] += ", on a standalone cluster of two workers"
         report["headline"] = {f"{key}_cluster": x for key, x in report["headline"].items()}
-    harness.save("stage", options, report, part="cluster" if options.cluster else "")
+    parts = ["parquet"] * of_parquet + ["cluster"] * options.cluster
+    harness.save("stage", options, report, part="-".join(parts))
 
 
 class _Bench:
@@ -80,6 +86,7 @@ class _Bench:
         self.spark = peers.own_session(spark)
         self.verbs: dict[str, dict[str, float]] = {}
         self.batch_seconds: dict[str, list[float]] = {}
+        self.stage_seconds: dict[str, list[float]] = {}
         self._names = 0
 
     def measure(self, options: Namespace) -> dict[str, Any]:
@@ -112,6 +119,27 @@ class _Bench:
             plots.append(self._series_plot(options.batches))
         title = "B1: a batch beside Spark's pass-through"
         return {"title": title, "headline": headline, "tables": tables, "plots": plots}
+
+    def measure_parquet(self, options: Namespace) -> dict[str, Any]:
+        """One batch of a file of Parquet, as harness.save takes it."""
+        shape = Shape(records=options.records, repeats=options.repeats)
+        source = landed_parquet(shape, self._fresh("in") / "records.parquet")
+        harness.tell(f"{source.stat().st_size / shape.records:.0f} bytes a record")
+        names = "pass_through", "id", "position"
+        found = in_turn({name: self._side(name, shape, source) for name in names}, options.runs)
+        stages = {"pass_through": found["pass_through"], **self.stage_seconds}
+        headline = {
+            "ratio_id_parquet": ratio(found, "id"),
+            "ratio_position_parquet": ratio(found, "position"),
+            "ratio_stage_id_parquet": ratio(stages, "id"),
+            "ratio_stage_position_parquet": ratio(stages, "position"),
+        }
+        title = f"One batch of {options.records:,} records in a file of Parquet"
+        tables = [table(title, found, _NAMES), table("stage alone", stages, _NAMES)]
+        plots = [_bars(f"Seconds for {options.records:,} records of Parquet", found)]
+        title = "B1: a batch of Parquet beside Spark's pass-through"
+        return {"title": title, "headline": headline, "plots": plots,
+                "tables": [*tables, self._verb_table()]}  # fmt: skip
 
     def _one_batch(self, shape: Shape, options: Namespace) -> dict[str, list[float]]:
         names = ["pass_through", "floor", "id", "position", "transformed", "id_transformed"]
@@ -152,12 +180,14 @@ class _Bench:
     def _semel(self, kind: str, shape: Shape, source: Path) -> Side:
         path = str(source.relative_to(self.place.data))
 
-        def side(_: int, clock: Clock) -> None:
+        def side(number: int, clock: Clock) -> None:
             spec = self._spec(kind, path)
             with clock:
                 seconds = self._batch(spec, "one")
             wide = " (2 kB)" if shape.wide else ""
             self.verbs[kind + wide] = seconds
+            if number:  # The first is not counted.
+                self.stage_seconds.setdefault(kind, []).append(seconds["stage"])
             expected = shape.records if kind == "position" else shape.new
             self._settle(kind, spec.sink_path(), expected)
 

@@ -60,6 +60,18 @@ CREATE OR REPLACE TEMP TABLE sifted AS
 SELECT line_no, batch, claim, part, pos, beside, [CAST(line AS VARCHAR)] AS f, true AS good
 FROM incoming;
 
+-- name: read_rows
+-- Rows of a file of Parquet, in their order.
+SELECT {columns}
+FROM read_parquet($path, file_row_number = true)
+WHERE file_row_number >= $low AND file_row_number < $high
+ORDER BY file_row_number;
+
+-- name: judge_rows
+-- The values of rows as the declared types have them, and what is wrong with a row.
+SELECT {values} AS beside, {wrong} AS wrong, COALESCE({odd}, false) AS odd
+FROM rows;
+
 -- name: unsifted
 -- Lines that only the exact path may judge.
 SELECT line_no FROM sifted WHERE NOT good;

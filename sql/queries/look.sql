@@ -63,7 +63,7 @@ SELECT b.batch_id, p.name AS pipeline, p.sink_address, p.archive_path, b.request
        b.batch_time, b.reason, b.planned_at, b.seen_at, b.committed_at, b.finalized_at, b.replays,
        b.generation, b.replaced_by, b.files_removed_at, b.admits, b.admission,
        COALESCE(b.admits, r.admits, b.replays, b.batch_id) AS claims_of, b.spec -> 'code' AS code,
-       b.spec #>> '{source,type}' AS source_type
+       b.spec -> 'source' AS source
 FROM semel.batch AS b
 JOIN semel.pipeline AS p USING (pipeline_id)
 LEFT JOIN semel.batch AS r ON r.batch_id = b.replays

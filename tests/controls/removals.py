@@ -283,6 +283,18 @@ OF_SECONDS: dict[str, Removal] = {
     "Spark's stage retries are off": other("spark.engine:_REQUIRED", lambda _: {}),
     "what was read is not read again in a copy":
         other("sources.files.gather:likeness", no_likeness),
+    "a part that was read is not read in a copy":
+        code("sources.sealed.matching:judge", "by_position and twin is not Twin.NONE"),
+    # A footer is taken for the content.
+    "all bytes of a part decide": code(
+        "sources.sealed.matching:Sorting._has",
+        'one.content == partition.evidence.get("content")', new="True",
+    ),
+    "a task looks at its part again": gives("sources.files.parquet:ParquetFiles._check_read"),
+    "rows that cannot be decoded are dead letters": code(
+        "formats.parquet:_Reader.group", "range(at, high, limits.PIECE_ROWS_MAX)", new="()"
+    ),
+    "a column that would lose is refused": gives("formats.parquet:misfits", []),
     "a refused copy is remembered": sql("partitions.refused", "WHERE ", "WHERE false AND "),
     "what cannot be looked for keeps its path and its content":
         other("sources.files.gather:recognise", unsure_is_new),

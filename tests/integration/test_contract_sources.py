@@ -13,7 +13,7 @@ import xxhash
 
 from fixtures.batches.account import ids, quiet, run, settled
 from fixtures.batches.workbench import Workbench
-from fixtures.contract.sources import Files, Place
+from fixtures.contract.sources import Files, Parquet, Place
 from fixtures.kafka.topics import Topic
 from fixtures.postgres.server import lose
 from semel.errors import LimitError, SourceError
@@ -31,7 +31,7 @@ from semel.reports.gaps import State, gaps
 from semel.sources import Source, nothing_known
 from workers import NEEDS_BROKER
 
-FILES = ("jsonl", "csv", "jsonl.gz")
+FILES = ("jsonl", "csv", "jsonl.gz", "parquet")
 SOURCES = (*FILES, pytest.param("kafka", marks=NEEDS_BROKER))
 
 OF_FILES = pytest.mark.parametrize("place", FILES, indirect=True)
@@ -42,7 +42,7 @@ OF_FILES = pytest.mark.parametrize("place", FILES, indirect=True)
 def place(request: pytest.FixtureRequest, bench: Workbench) -> Place:
     if request.param == "kafka":
         return Topic(bench, request.getfixturevalue("kafka"))
-    return Files(bench, request.param)
+    return Parquet(bench) if request.param == "parquet" else Files(bench, request.param)
 
 
 def claimed(ledger: Ledger, batch_id: int) -> list[Claim]:

@@ -132,7 +132,7 @@ BROKEN = [
     ("  path: clicks/*.jsonl", "  path: \"a\\nb\"", "4: source.path: 'a\\nb' holds a control"),
     ("  path: clicks/*.jsonl", "  path: \"a\\0b\"", "4: source.path: holds a NUL"),
     ("  format: jsonl\n", "  format: json\n",
-     "5: source.format: must be 'jsonl' or 'csv', not 'json'"),
+     "5: source.format: must be 'jsonl', 'csv' or 'parquet', not 'json'"),
     ("  format: jsonl\n", "  format: csv\n", "10: source.schema.tags: array<string>: a CSV field"),
     ("  format: parquet\n", "  format: csv\n", "10: source.schema.tags: array<string>: a CSV fiel"),
     ("  format: jsonl\n", "  format: jsonl\n  csv: {multiline: true}\n",

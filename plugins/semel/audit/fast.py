@@ -40,6 +40,11 @@ class Dialect:
     bucket: str
     content: str
 
+    @property
+    def text(self) -> bool:
+        """Whether a record is text, which has to be parsed."""
+        return self.form not in ("bytes", "parquet")
+
 
 def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int, rules: int) -> Dialect:
     """The dialect of a batch's source, by the number of the rules that it was read by."""
@@ -106,7 +111,7 @@ def in_output(spec: Spec, name: str) -> str:
 
 def sift(dialect: Dialect) -> tuple[str, dict[str, str]]:
     """The statement that sifts the lines of a dialect, and what fills its braces."""
-    if dialect.form == "bytes":
+    if not dialect.text:
         return "sift_bytes", {}
     rules = dialect.rules
     cut = {name for name, _ in dialect.columns if rules.number > 1 and name not in rules.id}

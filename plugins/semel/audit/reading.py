@@ -116,7 +116,8 @@ class Reading:
         this is `unless`, they are not read.
         """
         source = marker.spec.source
-        header, pieces = self._auditor(source).read(claim, marker.batch_id, source)
+        auditor, record_id = self._auditor(source), marker.spec.record_id
+        header, pieces = auditor.read(claim, marker.batch_id, source, record_id)
         seen.gaps += claim.end - claim.start
         dialect = self._dialect(marker, header)
         for piece in _at(places, pieces) if dialect != unless else ():

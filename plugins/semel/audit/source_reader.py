@@ -66,6 +66,7 @@ class SourceReader:
             self._dialect = dialect
         self._held.append(lines)
         self._bytes += len(lines.data) + lines.positions.nbytes
+        self._bytes += lines.beside.nbytes if lines.beside is not None else 0
         if self._bytes >= limits.AUDIT_CHUNK_BYTES:
             self.flush()
 
@@ -78,7 +79,7 @@ class SourceReader:
         for lines in held:
             slow = self._slow(lines)
             fast = lines.kept & ~slow
-            tables.append(_table(lines, fast, base, text=self._dialect.form != "bytes"))
+            tables.append(_table(lines, fast, base, text=self._dialect.text))
             exact += [(lines, int(at)) for at in np.flatnonzero(lines.kept & slow)]
             base += len(lines.kept)
         statement, braces = sift(self._dialect)
@@ -102,7 +103,7 @@ class SourceReader:
         slow[[*lines.bad, *lines.doubts]] = True
         sizes = np.diff(lines.bounds)
         slow |= sizes > limits.RECORD_BYTES_MAX
-        if self._dialect.form == "bytes":
+        if not self._dialect.text:
             return slow
         csv = self._dialect.csv
         if csv is not None and csv.multiline:
@@ -194,7 +195,7 @@ def _line_of(lines: Lines, places: np.ndarray) -> np.ndarray:
 
 def _judge_of(dialect: Dialect) -> Judge:
     columns = dict(dialect.columns)
-    if dialect.form == "bytes":
+    if not dialect.text:
         return bytes_judge
     if dialect.csv is None:
         return json_judge(columns, dialect.rules)

@@ -355,7 +355,8 @@ def show(
         files = ledger.rows("look", "files", batch_id=batch)
     known = dict(found[0])
     code = _code(known.pop("code"), known, attempts)
-    unit = declaration(known.pop("source_type")).unit
+    source = known.pop("source")
+    unit = declaration(source["type"]).unit_of(source)
     of = f" of batch {known['claims_of']}" if known["claims_of"] != batch else ""
     known = {key: value for key, value in known.items() if key != "claims_of"}
 

@@ -115,6 +115,11 @@ class Lines:
         """A copy of one record."""
         return bytes(memoryview(self.data)[self.starts[index] : self.ends[index]])
 
+    def beginning(self, index: int, size: int) -> bytes:
+        """A copy of a record's first bytes."""
+        start = int(self.starts[index])
+        return bytes(memoryview(self.data)[start : min(int(self.ends[index]), start + size)])
+
 
 class BadRecords(Exception):
     """The records are not all good. For one record alone, this is the verdict.

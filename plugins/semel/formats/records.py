@@ -25,6 +25,7 @@ from semel import limits
 from semel.formats.blocks import Oversized, Piece, owned_pieces
 from semel.formats.columns import convert
 from semel.formats.lines import BadRecords, Fault, Finder, Format, Lines, Parser
+from semel.formats.rows import Rows
 from semel.formats.selection import NONE, Selection, among
 from semel.model.batch import Ignored
 from semel.model.reasons import Reason
@@ -68,7 +69,7 @@ class Block:
 
     table: pa.Table
     faults: dict[int, Fault]
-    lines: Lines
+    lines: "Lines | Rows"
     bytes_read: int
     ignored: Ignored = Ignored()
     left_out: np.ndarray = field(default_factory=lambda: NONE)

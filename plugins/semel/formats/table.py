@@ -64,16 +64,21 @@ class SourceFormat:
 
     `header`: each file begins with a line that names its columns. `refuses`: the words of types
     that no field holds, each with the reason. `whole`: whether a file is read once, as one range,
-    because no byte of it tells where a record begins.
+    because no byte of it tells where a record begins. `sealed`: files are whole when they appear,
+    and hold rows in place of text. `unit`: what positions count. `unknown`: why nothing can be said
+    of columns that the schema does not name.
     """
 
     module: str
     header: bool
     refuses: Mapping[str, str] = field(default_factory=dict)
     whole: Callable[[Any], bool] = lambda declared: False
+    sealed: bool = False
+    unit: str = "bytes"
+    unknown: str = ""
 
     def code(self) -> Any:
-        """Its module, a `SourceCode`; with `header` it has `read_header` as well."""
+        """Its module, a `SourceCode`, unless it is `sealed`; with `header` it has `read_header`."""
         return import_module(self.module)
 
 
@@ -123,6 +128,15 @@ SOURCES: dict[str, SourceFormat] = {
         refuses=dict.fromkeys(("array", "map", "struct"), _NESTED)
         | {"json": "a CSV field is text; declare it as string"},
         whole=lambda declared: declared.csv.multiline,
+        unknown="a file whose header does not name exactly the schema's columns is refused",
+    ),
+    "parquet": SourceFormat(
+        module="semel.formats.parquet",
+        header=False,
+        refuses={"json": "a column of Parquet is text; declare it as string"},
+        sealed=True,
+        unit="rows",
+        unknown="its columns that the schema does not name are not read",
     ),
 }
 """The formats of sources, by what `source.format` says."""

@@ -30,7 +30,7 @@ _NAME_CHARS_MAX = 500
 
 _STRANGE = {
     b"\x1f\x8b": "gzip without a name that ends in .gz; rename it",
-    b"PAR1": "a Parquet file; sources are JSON Lines and CSV",
+    b"PAR1": "a Parquet file, of which no draft is made: its own schema has the types",
     b"PK\x03\x04": "a zip archive or an Excel workbook; unpack it, or save it as CSV",
     b"\xff\xfe": "UTF-16; convert it: `iconv -f UTF-16 -t UTF-8`",
     b"\xfe\xff": "UTF-16; convert it: `iconv -f UTF-16 -t UTF-8`",

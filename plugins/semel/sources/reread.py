@@ -4,7 +4,7 @@ A kind's part of it lies in its own room. It has readers of its own, and shares 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -65,10 +65,10 @@ class Auditor(ABC):
 
     @abstractmethod
     def read(
-        self, claim: Claim, batch: int, source: Records
+        self, claim: Claim, batch: int, source: Records, record_id: Collection[str]
     ) -> tuple[tuple[str, ...], Iterator[Lines]]:
         """What a claim is of: the order of the columns in CSV, and its records, in pieces; as a
-        batch declares its source.
+        batch declares its source. `record_id`: the columns whose values lose nothing.
 
         GoneError: the source has deleted some. SourceError: it has others, or none. Both also while
         pieces are taken. CorruptionError: the claim is of another kind.
@@ -98,7 +98,7 @@ def csv_of(source: Records) -> Csv | None:
     TerminalError: the audit reads none of the format by itself, and proves nothing.
     """
     match source.format:
-        case "jsonl" | "bytes":
+        case "jsonl" | "bytes" | "parquet":
             return None
         case "csv":
             return source.csv

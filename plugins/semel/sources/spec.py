@@ -1,11 +1,11 @@
 """What the declarations of all sources have, and which kinds of source there are."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -91,6 +91,11 @@ class Records(Model):
     """Only for on_empty: wait."""
     csv: Csv = Csv()
     """Only for CSV."""
+
+    @classmethod
+    def unit_of(cls, stored: Mapping[str, Any]) -> str:  # noqa: ARG003 - most kinds have one unit
+        """What positions count by a stored declaration."""
+        return cls.unit
 
     @property
     def counts_bytes(self) -> bool:

@@ -269,9 +269,7 @@ class _Reader:
         sample = Sample(split=self._split.number, offset=int(lines.offsets[at]))
         if not self._job.spec.limits.log_samples:
             return sample
-        start = int(lines.starts[at])
-        end = min(int(lines.ends[at]), start + RECORD_SHOWN_BYTES)
-        text = words.record(bytes(memoryview(lines.data)[start:end]))
+        text = words.record(lines.beginning(at, RECORD_SHOWN_BYTES))
         return replace(sample, detail=printable(block.faults[at][1]), text=text)
 
     # Keeps S27.

@@ -6,8 +6,8 @@ It shares with stage what a claim of a file says, and nothing of how files are f
 import gzip
 import os
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
@@ -17,10 +17,12 @@ import xxhash
 
 from semel import limits
 from semel.errors import SourceError, TerminalError
+from semel.formats.table import source_format
 from semel.model.batch import Claim
 from semel.sources.files.claimed import ClaimedFile
 from semel.sources.files.spec import FilesSource
 from semel.sources.reread import Auditor, Lines, csv_of, in_order, record_end, split_fields
+from semel.sources.sealed.audit import Parts
 from semel.sources.spec import Csv, Records
 
 _BOM = b"\xef\xbb\xbf"
@@ -31,7 +33,7 @@ def opened(source: FilesSource, claims: Iterable[Claim]) -> AbstractContextManag
     roots = {Path(claim.name).parent for claim in claims}
     with suppress(TerminalError):  # A source that left the data roots is found by its claims.
         roots.add(source.folder())
-    return nullcontext(Finder(roots))
+    return closing(Finder(roots))
 
 
 class Finder(Auditor):
@@ -40,6 +42,15 @@ class Finder(Auditor):
     def __init__(self, roots: set[Path]) -> None:
         """`roots` are the folders in which renamed files are looked for, with all below them."""
         self._roots = roots
+
+    def close(self) -> None:
+        """End what was opened to read."""
+        if "_parts" in vars(self):
+            self._parts.close()
+
+    @cached_property
+    def _parts(self) -> Parts:
+        return Parts(lambda: [path for _, path in self._known])
 
     @cached_property
     def _known(self) -> list[tuple[int, str]]:
@@ -54,8 +65,10 @@ class Finder(Auditor):
         return found
 
     def read(
-        self, claim: Claim, batch: int, source: Records
+        self, claim: Claim, batch: int, source: Records, record_id: Collection[str]
     ) -> tuple[tuple[str, ...], Iterator[Lines]]:
+        if source_format(source.format).sealed:
+            return (), self._parts.read(claim, batch, source, record_id)
         found = ClaimedFile.of(claim)
         path = self.find(found)
         if path is None:

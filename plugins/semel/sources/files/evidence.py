@@ -35,6 +35,11 @@ EVIDENCE_BYTES = 4_096
 """Bytes that must agree, behind a CSV's header, for a file to be another one's by them alone."""
 
 
+def _number(text: str) -> int:
+    """A part of an identity; 0, which no file has, where it was read as another kind or format."""
+    return int(text) if text.removeprefix("-").isdecimal() else 0
+
+
 class OfFile:
     """What a partition and a claim of a file have in common."""
 
@@ -48,7 +53,7 @@ class OfFile:
 
     @property
     def inode(self) -> int:
-        return int(self.identity.partition(":")[2])
+        return _number(self.identity.partition(":")[2])
 
     @property
     def packed(self) -> bool:
@@ -63,7 +68,7 @@ class FilePartition(OfFile, Partition):
 
     @property
     def device(self) -> int:
-        return int(self.identity.partition(":")[0])
+        return _number(self.identity.partition(":")[0])
 
     @property
     def mtime_ns(self) -> int:

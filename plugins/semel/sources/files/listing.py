@@ -153,10 +153,11 @@ def _look(
     when = _time(rule, path, status.st_mtime_ns)
     if isinstance(when, Refusal):
         return when
-    return _listed(path, when, status)
+    return listed(path, when, status)
 
 
-def _listed(path: str, when: datetime | None, status: os.stat_result) -> ListedFile:
+def listed(path: str, when: datetime | None, status: os.stat_result) -> ListedFile:
+    """A file by a stat of it."""
     return ListedFile(
         path=path,
         device=signed(status.st_dev),
@@ -170,7 +171,7 @@ def _listed(path: str, when: datetime | None, status: os.stat_result) -> ListedF
 
 def seen_now(file: ListedFile, status: os.stat_result) -> ListedFile:
     """A listed file by a stat that was made later."""
-    return _listed(file.path, file.when, status)
+    return listed(file.path, file.when, status)
 
 
 def _leads_out(root: Path, path: str) -> Refusal:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from semel.declare.context import Context
 from semel.formats import declared as formats
+from semel.formats.table import source_format
 from semel.model.batch import Claim
 from semel.sources import (
     Evidence,
@@ -44,8 +45,12 @@ SPLIT_BYTES = 64 << 20
 for a task. Fixed in the plan, so that every attempt cuts alike."""
 
 
-def opened(context: Context) -> "FilesSource":
+def opened(context: Context) -> Source:
     """The files below the folder."""
+    if source_format(context.declared.format).sealed:
+        from semel.sources.files.parquet import ParquetFiles
+
+        return ParquetFiles(context=context)
     return FilesSource(context=context, root=Path(os.path.realpath(context.declared.folder())))
 
 

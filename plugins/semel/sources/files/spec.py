@@ -1,10 +1,10 @@
 """The declaration of files as a source."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import field_validator
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 class FilesSource(Records):
     """Files that grow at their end, or appear."""
 
-    unit: ClassVar[str] = "bytes"
     part: ClassVar[str] = "file"
     complete: ClassVar[str] = "complete record"
     awaited: ClassVar[str] = "the end of a last line, or of a file"
@@ -40,11 +39,28 @@ class FilesSource(Records):
     path: Text
     """The files: relative to the first data root, or absolute. May hold *, ?, [...] and **."""
     format: Literal[tuple(SOURCES)]  # type: ignore[valid-type]
-    """jsonl: one JSON object a line. csv: a header, then one record a line."""
+    """jsonl: one JSON object a line. csv: a header, then one record a line. parquet: files that are
+    whole when they appear."""
     interval_from: str | None = None
     """Where a file's time is read: a strptime pattern of its whole name, or "mtime"."""
     closed_after: Duration | None = None
     """A last line without newline, and a multiline CSV file, is taken once the file is this old."""
+
+    @property
+    def unit(self) -> str:  # type: ignore[override]
+        """What positions count: of rows, a file has no bytes that are a record."""
+        return source_format(self.format).unit
+
+    @classmethod
+    def unit_of(cls, stored: Mapping[str, Any]) -> str:
+        """As in `Records`."""
+        return source_format(stored["format"]).unit
+
+    @property
+    def beside(self) -> dict[str, str]:
+        """All columns, where a record is a row and has no text."""
+        is_rows = source_format(self.format).sealed
+        return {name: f"column {name}" for name in self.columns} if is_rows else {}
 
     @property
     def on_refused_or_default(self) -> OnRefused:
@@ -95,10 +111,10 @@ class FilesSource(Records):
         for name, text in self.columns.items():
             if why := form.refuses.get(ddl.parse(text).word):
                 yield ("schema", name), f"{text}: {why}"
-        if form.header and self.unknown is not Unknown.IGNORE:
+        if form.unknown and self.unknown is not Unknown.IGNORE:
             yield ("unknown",), (
-                f"{self.unknown} has no meaning with format: {self.format}: a file whose header "
-                "does not name exactly the schema's columns is refused; leave it out"
+                f"{self.unknown} has no meaning with format: {self.format}: {form.unknown}; leave "
+                "it out"
             )
         if self.format != "csv" and self.csv != Csv():
             yield ("csv",), f"has no meaning with format: {self.format}; leave it out"

@@ -1,7 +1,7 @@
 """The messages at claimed offsets, read again by the audit's own reader."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -92,7 +92,7 @@ class Topics(Auditor):
         self._schemas = cache(lambda at: Schemas(Registry(declared=at), registries))
 
     def read(
-        self, claim: Claim, batch: int, source: KafkaSource
+        self, claim: Claim, batch: int, source: KafkaSource, record_id: Collection[str]  # noqa: ARG002
     ) -> tuple[tuple[str, ...], Iterator[Lines]]:
         found, schemas = self._messages(claim, self.place_of(claim)), None
         if source.value == "avro":  # Where the registry is declared to be now.

@@ -1,0 +1,145 @@
+"""Which Arrow types a declared column takes exactly, and the cast that does it.
+
+Whether a type is taken depends on the types alone, so each value of it is: a number is never
+rounded, a text never parsed. Values are judged later, by `semel.formats.columns`.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as at
+
+from semel.declare.ddl import ColumnType
+
+_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
+"""The digits of a whole number of so many bits."""
+
+_MANTISSA = {32: 24, 64: 53}
+"""The bits of a whole number that a floating-point number of so many bits keeps."""
+
+_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_YEARS = 10_000
+_BEYOND = _YEARS * 366 * 86_400 * 1_000_000
+"""Microseconds that are in no year that a column holds: a time that is longer is cut to these."""
+
+
+def misfit(found: pa.DataType, kind: ColumnType) -> str | None:
+    """Why a declared type does not hold each value of a type that was found; None: it does.
+
+    The sentence goes on behind the column's name.
+    """
+    found = _plain(found)
+    if at.is_null(found) or found == kind.arrow():
+        return None
+    if kind.word == "struct" and at.is_struct(found):
+        return _struct(found, kind)
+    if kind.word == "map" and at.is_map(found) and _holds(_plain(found.key_type), pa.string()):
+        return _within("{}", misfit(found.item_type, kind.element))
+    if kind.word == "array" and _is_list(found):
+        return _within("[]", misfit(found.value_type, kind.element))
+    if not kind.nested and _holds(found, kind.arrow()):
+        return None
+    return f" is {found}, which {kind} does not hold"
+
+
+def _within(place: str, why: str | None) -> str | None:
+    return None if why is None else f"{place}{why}"
+
+
+def _struct(found: pa.StructType, kind: ColumnType) -> str | None:
+    for name, inner in kind.fields:
+        places = found.get_all_field_indices(name)
+        if len(places) != 1:
+            return f".{name} is {'twice or more' if places else 'not'} in the file"
+        if why := misfit(found.field(places[0]).type, inner):
+            return f".{name}{why}"
+    return None
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return _plain(kind.value_type) if at.is_dictionary(kind) else kind
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return at.is_list(kind) or at.is_large_list(kind) or at.is_fixed_size_list(kind)
+
+
+def _holds(found: pa.DataType, declared: pa.DataType) -> bool:
+    if found == declared:
+        return True
+    if at.is_integer(declared):
+        # One bit of an unsigned number's type is for the sign.
+        needs = at.is_integer(found) and found.bit_width + at.is_unsigned_integer(found)
+        return bool(needs) and needs <= declared.bit_width
+    if at.is_floating(declared):
+        if at.is_integer(found):
+            return found.bit_width <= _MANTISSA[declared.bit_width]
+        return at.is_floating(found) and found.bit_width <= declared.bit_width
+    if at.is_decimal(declared):
+        whole = declared.precision - declared.scale
+        if at.is_integer(found):
+            return _DIGITS[found.bit_width] <= whole
+        return (
+            at.is_decimal(found)
+            and found.scale <= declared.scale
+            and found.precision - found.scale <= whole
+        )
+    if at.is_timestamp(declared):
+        return at.is_timestamp(found)
+    if at.is_date(declared):
+        return at.is_date(found)
+    if at.is_string(declared):
+        return at.is_large_string(found) or at.is_string_view(found)
+    if at.is_binary(declared):
+        return (
+            at.is_large_binary(found) or at.is_binary_view(found)
+            or at.is_fixed_size_binary(found)
+        )  # fmt: skip
+    return False
+
+
+def taken(array: pa.Array, declared: pa.DataType) -> pa.Array:
+    """A column of a type that fits as the declared one. A time of more digits is cut."""
+    if at.is_dictionary(array.type):
+        return taken(array.dictionary_decode(), declared)
+    if array.type == declared:
+        return array
+    if at.is_null(array.type):
+        return pa.nulls(len(array), declared)
+    if at.is_timestamp(declared):
+        return _moments(array, declared)
+    if at.is_struct(declared):
+        inner = array.flatten()  # A part of nothing is nothing.
+        parts = [
+            taken(inner[array.type.get_field_index(field.name)], field.type) for field in declared
+        ]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(parts, fields=list(declared), mask=mask)
+    if at.is_map(declared) or at.is_list(declared):
+        array = array.take(pa.array(np.arange(len(array)))) if array.offset else array
+        mask = array.is_null() if array.null_count else None
+    if at.is_map(declared):
+        keys, items = taken(array.keys, declared.key_type), taken(array.items, declared.item_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=declared, mask=mask)
+    if at.is_list(declared):
+        if not at.is_list(array.type):
+            array = array.cast(pa.list_(array.type.value_field))
+        values = taken(array.values, declared.value_type)
+        return pa.ListArray.from_arrays(array.offsets, values, type=declared, mask=mask)
+    return array.cast(declared)
+
+
+def _moments(array: pa.Array, declared: pa.TimestampType) -> pa.Array:
+    """Times in microseconds. One without a zone is UTC."""
+    numbers = array.view(pa.int64())
+    unit = array.type.unit
+    if unit == "us":
+        return array.cast(declared)
+    known = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
+    if unit == "ns":
+        known = np.floor_divide(known, 1_000)
+    else:
+        most = _BEYOND // _PER_UNIT[unit]
+        known = np.clip(known, -most, most) * _PER_UNIT[unit]
+    missing = array.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(known, mask=missing).cast(pa.timestamp("us")).cast(declared)

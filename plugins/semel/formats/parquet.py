@@ -1,0 +1,359 @@
+"""Parquet as a source format: row groups become blocks of records, straight in Arrow.
+
+A file has one type for each column, so whether a type can be taken is asked once, of its footer
+(`misfits`, `semel.formats.exact`). What is left to judge of a row are its values: NaN, times out of
+range, text that is none.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from semel import limits
+from semel.declare.ddl import ColumnType
+from semel.errors import SourceError, first_line
+from semel.formats import words
+from semel.formats.columns import convert
+from semel.formats.exact import misfit, taken
+from semel.formats.lines import Fault
+from semel.formats.records import Block, with_offset
+from semel.formats.rows import Rows
+from semel.formats.selection import NONE, Selection
+from semel.model.batch import Ignored
+from semel.model.reasons import Reason
+
+_BUFFER_BYTES = 1 << 20
+"""Bytes of a column that are read at once; without a buffer a row group is read as a whole."""
+
+_INT96 = "INT96"
+
+
+class _Damaged(Exception):
+    """Rows that cannot be decoded."""
+
+
+
+@contextmanager
+def opened(file: BinaryIO) -> Iterator[pq.ParquetFile]:
+    """A Parquet file. OSError, pa.ArrowException: its footer cannot be read."""
+    with pq.ParquetFile(
+        file,
+        pre_buffer=False,
+        buffer_size=_BUFFER_BYTES,
+        coerce_int96_timestamp_unit="us",
+        page_checksum_verification=True,
+    ) as found:
+        yield found
+
+
+def rows_in(file: pq.ParquetFile) -> int:
+    """How many rows a file has. ValueError: its footer contradicts itself."""
+    footer = file.metadata
+    groups = [footer.row_group(at).num_rows for at in range(footer.num_row_groups)]
+    if min(groups, default=0) < 0 or sum(groups) != footer.num_rows:
+        raise ValueError(f"its row groups have {sum(groups)} rows, and it {footer.num_rows}")
+    return footer.num_rows
+
+
+def step_rows(group: pq.RowGroupMetaData) -> int:
+    """How many rows of a row group are decoded at once: some BLOCK_BYTES."""
+    fit = limits.BLOCK_BYTES * group.num_rows // max(group.total_byte_size, 1)
+    return max(1, min(limits.PIECE_ROWS_MAX, fit))
+
+
+# Keeps P23.
+def misfits(
+    file: pq.ParquetFile,
+    columns: Mapping[str, ColumnType],
+    exact: Collection[str],
+    *,
+    signed: bool = False,
+) -> list[str]:
+    """Why a file's columns are not the declared ones, each with its name; empty: they are.
+
+    No value of the columns `exact` may lose digits: two records would become one. `signed`: the
+    footer is, because columns are encrypted.
+    """
+    found, there = [], file.schema_arrow
+    for name, kind in columns.items():
+        places = there.get_all_field_indices(name)
+        if len(places) != 1:
+            count = "twice or more" if places else "not"
+            found.append(f"column {name!r} is {count} in the file")
+        elif why := misfit(there.field(places[0]).type, kind):
+            found.append(f"column {name!r}{why}")
+        elif signed and _is_encrypted(file, name):
+            found.append(f"column {name!r} is encrypted, and semel has no keys")
+        elif name in exact and _is_int96(file, name):
+            found.append(
+                f"column {name!r} is part of record_id and INT96, whose last digits cannot be "
+                "kept: let its writer write TIMESTAMP"
+            )
+    return found
+
+
+def _is_int96(file: pq.ParquetFile, name: str) -> bool:
+    columns = (file.schema.column(at) for at in range(len(file.schema)))
+    return any(c.path == name and c.physical_type == _INT96 for c in columns)
+
+
+def _is_encrypted(file: pq.ParquetFile, name: str) -> bool:
+    """Whether a column cannot be read without a key. Its metadata end the process: only reading
+    tells.
+    """
+    if not file.metadata.num_row_groups:
+        return False
+    try:
+        next(file.iter_batches(1, row_groups=[0], columns=[name], use_threads=False), None)
+    except OSError:
+        return True
+    return False
+
+
+def blocks(
+    file: BinaryIO,
+    *,
+    length: int,
+    claimed: tuple[int, int],
+    owned: tuple[int, int],
+    columns: Mapping[str, ColumnType],
+    exact: Collection[str],
+    selection: Selection | None,
+) -> Iterator[Block]:
+    """The rows of a claimed range, from the row groups whose first claimed row is in `owned`.
+
+    `length`: the file's bytes; of these, a row has its share. SourceError: the columns are not the
+    declared ones, as a replay may declare others than its batch did.
+    """
+    schema = pa.schema([(name, kind.arrow()) for name, kind in columns.items()])
+    with opened(file) as found:
+        if wrong := misfits(found, columns, exact):
+            raise SourceError(
+                f"{file.name!r} cannot be read by this schema: {'; '.join(wrong)}; declare "
+                "columns that it has"
+            )
+        reader = _Reader(found, length, schema, exact, selection)
+        first = 0
+        for group in range(found.metadata.num_row_groups):
+            behind = first + found.metadata.row_group(group).num_rows
+            low, high = max(first, claimed[0]), min(behind, claimed[1])
+            if low < high and owned[0] <= low < owned[1]:
+                yield from reader.group(group, first, low, high)
+            first = behind
+
+
+class _Reader:
+    """Reads row groups of one file."""
+
+    def __init__(
+        self,
+        file: pq.ParquetFile,
+        length: int,
+        schema: pa.Schema,
+        exact: Collection[str],
+        selection: Selection | None,
+    ) -> None:
+        self._file, self._length, self._rows = file, length, file.metadata.num_rows
+        self._schema, self._exact, self._selection = schema, exact, selection
+        self._undeclared = [n for n in file.schema_arrow.names if n not in schema.names]
+
+    # Keeps S29.
+    def group(self, group: int, first: int, low: int, high: int) -> Iterator[Block]:
+        """The rows [low, high) of a row group that begins at `first`. From where on it cannot be
+        decoded, each row is rejected.
+        """
+        at, held = low, []
+        try:
+            for rows in self._steps(group, first, low, high):
+                held.append(rows)
+                at += rows.num_rows
+                if sum(rows.nbytes for rows in held) >= limits.BLOCK_BYTES:
+                    yield self._block(held, at)
+                    held = []
+        except _Damaged as error:
+            if held:
+                yield self._block(held, at)
+            why = f"row group {group} is damaged from row {at} on: {error}"
+            for start in range(at, high, limits.PIECE_ROWS_MAX):
+                yield self._damaged(start, min(start + limits.PIECE_ROWS_MAX, high), why)
+            return
+        if held:
+            yield self._block(held, at)
+
+    def _steps(self, group: int, first: int, low: int, high: int) -> Iterator[pa.RecordBatch]:
+        """Some rows at once, whose memory is bounded. _Damaged: the next ones cannot be decoded."""
+        names, at = self._schema.names, first
+        some = step_rows(self._file.metadata.row_group(group))
+        found = self._file.iter_batches(some, row_groups=[group], columns=names, use_threads=False)
+        while at < high:
+            try:
+                rows = next(found, None)
+            except (OSError, pa.ArrowException) as error:
+                if getattr(error, "errno", None) is not None:
+                    raise  # Of the file system: it may be read later.
+                raise _Damaged(first_line(error)) from error
+            if rows is None:
+                raise _Damaged(f"it ends at row {at}")
+            start, stop = max(low - at, 0), min(high - at, rows.num_rows)
+            at += rows.num_rows
+            if start < stop:
+                yield rows.slice(start, stop - start).select(names)
+
+    def _bytes(self, start: int, end: int) -> int:
+        """The share of some rows of the file's bytes. Shares of neighbours add up."""
+        return self._length * end // self._rows - self._length * start // self._rows
+
+    def _selected(self, offsets: np.ndarray) -> np.ndarray:
+        if self._selection is None:
+            return np.ones(len(offsets), bool)
+        return self._selection.takes(offsets)
+
+    def _block(self, held: list[pa.RecordBatch], end: int) -> Block:
+        """Rows that end before `end`."""
+        rows = pa.concat_batches(held)
+        start = end - rows.num_rows
+        offsets = np.arange(start, end)
+        size, left_out = self._bytes(start, end), NONE
+        if self._selection is not None:
+            wanted = self._selected(offsets)
+            left_out, offsets = offsets[~wanted], offsets[wanted]
+            rows = rows.filter(pa.array(wanted))
+        columns, faults = [], self._too_long(rows)
+        for field, column in zip(self._schema, rows.columns, strict=True):
+            made = taken(column, field.type)
+            columns.append(made)
+            for place, fault in (
+                *_text_faults(made, field.name),
+                *_value_faults(made, field),
+                *self._loses(column, field.name),
+            ):
+                faults.setdefault(place, fault)
+        columns.append(pa.array(offsets, pa.int64()))
+        table = pa.Table.from_arrays(columns, schema=with_offset(self._schema))
+        if faults:
+            table = table.filter(pa.array(~_marked(len(offsets), list(faults))))
+        return Block(
+            table=table,
+            faults=faults,
+            lines=Rows(rows, offsets),
+            bytes_read=size,
+            ignored=Ignored(keys=dict.fromkeys(self._undeclared, table.num_rows)),
+            left_out=left_out,
+        )
+
+    def _loses(self, column: pa.Array, name: str) -> Iterator[tuple[int, Fault]]:
+        """The rows of an id's time that has more digits than are kept."""
+        kind = column.type
+        if name not in self._exact or not pa.types.is_timestamp(kind) or kind.unit != "ns":
+            return
+        numbers = pc.fill_null(column.view(pa.int64()), 0).to_numpy(zero_copy_only=False)
+        expected = "at most six digits of a second, as it is part of record_id"
+        for place in np.flatnonzero(numbers % 1_000).tolist():
+            found = f"{np.datetime64(int(numbers[place]), 'ns')}Z"
+            yield place, (Reason.type_mismatch, words.misfit(name, expected, found))
+
+    def _too_long(self, rows: pa.RecordBatch) -> dict[int, Fault]:
+        if rows.nbytes <= limits.RECORD_BYTES_MAX:
+            return {}
+        sizes = np.zeros(rows.num_rows, np.int64)
+        for column, field in zip(rows.columns, self._schema, strict=True):
+            if pa.types.is_string(field.type) or pa.types.is_binary(field.type):
+                found = pc.binary_length(taken(column, field.type))
+                sizes += pc.fill_null(found, 0).to_numpy(zero_copy_only=False)
+        long = np.flatnonzero(sizes > limits.RECORD_BYTES_MAX).tolist()
+        what = f"expected a record of at most {limits.RECORD_BYTES_MAX} bytes"
+        return dict.fromkeys(long, (Reason.too_long, what))
+
+    def _damaged(self, start: int, end: int, why: str) -> Block:
+        offsets = np.arange(start, end)
+        wanted = self._selected(offsets)
+        fault = Reason.malformed, why
+        return Block(
+            table=with_offset(self._schema).empty_table(),
+            faults=dict.fromkeys(range(int(wanted.sum())), fault),
+            lines=Rows(None, offsets[wanted]),
+            bytes_read=self._bytes(start, end),
+            left_out=offsets[~wanted],
+        )
+
+
+# A map is a list of its pairs to who judges values.
+def _as_list(array: pa.MapArray) -> pa.ListArray:
+    pairs = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
+    mask = array.is_null() if array.null_count else None
+    return pa.ListArray.from_arrays(array.offsets, pairs, mask=mask)
+
+
+def _value_faults(array: pa.Array, field: pa.Field) -> Iterator[tuple[int, Fault]]:
+    """The rows whose value a column does not hold, such as NaN, or twice under one key."""
+    if pa.types.is_map(array.type):
+        for place in _repeated_keys(array):
+            yield place, (Reason.duplicate_key, f"{field.name}: a key is there twice")
+        array = _as_list(array)
+        field = field.with_type(array.type)
+    _, unfit = convert(pa.chunked_array([array]), field)
+    for place, why in unfit:
+        yield place, (Reason.type_mismatch, why)
+
+
+def _repeated_keys(array: pa.MapArray) -> list[int]:
+    bounds = array.offsets.to_numpy()
+    first, behind = int(bounds[0]), int(bounds[-1])
+    codes = array.keys.slice(first, behind - first).dictionary_encode().indices.to_numpy()
+    rows = np.repeat(np.arange(len(array)), np.diff(bounds))
+    order = np.lexsort((codes, rows))
+    rows, codes = rows[order], codes[order]
+    return np.unique(rows[1:][(np.diff(rows) == 0) & (np.diff(codes) == 0)]).tolist()
+
+
+def _text_faults(array: pa.Array, name: str) -> Iterator[tuple[int, Fault]]:
+    """The rows with text that is not UTF-8, or that holds a NUL, also within a value."""
+    kind = array.type
+    if pa.types.is_string(kind):
+        yield from _bad_text(array, name)
+    elif pa.types.is_struct(kind):
+        for inner, field in zip(array.flatten(), kind, strict=True):
+            yield from _text_faults(inner, f"{name}.{field.name}")
+    elif pa.types.is_list(kind) or pa.types.is_map(kind):
+        array = _as_list(array) if pa.types.is_map(kind) else array
+        bounds = array.offsets.to_numpy()
+        first, behind = int(bounds[0]), int(bounds[-1])
+        values = array.values.slice(first, behind - first)
+        for place, fault in _text_faults(values, f"{name}[]"):
+            yield int(np.searchsorted(bounds, first + place, side="right")) - 1, fault
+
+
+def _bad_text(array: pa.StringArray, name: str) -> Iterator[tuple[int, Fault]]:
+    raw = array.view(pa.binary())
+    try:
+        raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        for place, value in enumerate(raw.to_pylist()):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError:
+                yield place, (Reason.encoding, f"{name}: expected text in UTF-8")
+    if _holds_nul(array):
+        found = pc.fill_null(pc.match_substring(raw, b"\0"), False)
+        for place in np.flatnonzero(found.to_numpy(zero_copy_only=False)).tolist():
+            yield place, (Reason.encoding, f"{name}: expected text, found a NUL byte")
+
+
+def _holds_nul(array: pa.StringArray) -> bool:
+    data = array.buffers()[2]
+    if data is None or not len(array):
+        return False
+    bounds = np.frombuffer(array.buffers()[1], np.int32)[array.offset :][: len(array) + 1]
+    codes = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
+    return bool(len(codes)) and not codes.min()
+
+
+def _marked(count: int, places: Collection[int] | np.ndarray) -> np.ndarray:
+    marks = np.zeros(count, bool)
+    marks[list(places)] = True
+    return marks

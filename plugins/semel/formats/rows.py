@@ -1,0 +1,119 @@
+"""Rows of a block that were never text: what a dead letter keeps of one is the row as JSON.
+
+Only rows that are rejected are written so: numbers as they are (also NaN and Infinity), decimals as
+text of their digits, times in ISO 8601 with six digits of a second, or nine where they have more,
+bytes in base64, text that is not UTF-8 with its bytes as `\\xff`.
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as at
+
+_EXTRA_DIGITS = "000"
+
+
+class Rows:
+    """The records of a block, in place of `Lines`. Without columns they cannot be read."""
+
+    def __init__(self, columns: pa.RecordBatch | None, offsets: np.ndarray) -> None:
+        self._columns = columns
+        self.offsets = offsets
+        self.lengths = np.zeros(len(offsets), np.int64)  # A row has no bytes of its own.
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def raws(self, places: Sequence[int] | np.ndarray) -> list[bytes]:
+        """Some rows as JSON; b"" where they cannot be read."""
+        if self._columns is None:
+            return [b""] * len(places)
+        some = self._columns.take(pa.array(places, pa.int64()))
+        names, values = some.schema.names, [plain(column) for column in some.columns]
+        return [_text(names, row) for row in zip(*values, strict=True)]
+
+    def raw(self, index: int) -> bytes:
+        """One row."""
+        return self.raws([index])[0]
+
+    def beginning(self, index: int, size: int) -> bytes:
+        """The first bytes of a row."""
+        return self.raw(index)[:size]
+
+
+def _text(names: Iterable[str], values: Iterable[Any]) -> bytes:
+    row = dict(zip(names, values, strict=True))
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+
+
+def plain(array: pa.Array) -> list[Any]:
+    """A column's values as JSON has them."""
+    kind = array.type
+    if at.is_dictionary(kind):
+        return plain(array.dictionary_decode())
+    if at.is_timestamp(kind):
+        return _times(array)
+    if at.is_date(kind):
+        days = array.cast(pa.date32()).view(pa.int32())
+        return _where(array, _shown(days, "D"))
+    if at.is_decimal(kind):
+        return [None if v is None else str(v) for v in array.to_pylist()]
+    if _is_binary(kind):
+        return [None if v is None else base64.b64encode(v).decode() for v in array.to_pylist()]
+    if at.is_string(kind) or at.is_large_string(kind) or at.is_string_view(kind):
+        some = array.cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
+        return [None if v is None else v.decode(errors="backslashreplace") for v in some]
+    if at.is_struct(kind):
+        parts = [plain(inner) for inner in array.flatten()]
+        names = [field.name for field in kind]
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)]
+        return _where(array, rows)
+    if at.is_map(kind):
+        keys, items = plain(array.keys), plain(array.items)
+        spans = _spans(array)
+        return _where(array, [dict(zip(keys[a:b], items[a:b], strict=True)) for a, b in spans])
+    if at.is_list(kind) or at.is_large_list(kind):
+        values = plain(array.values)
+        return _where(array, [values[a:b] for a, b in _spans(array)])
+    if at.is_fixed_size_list(kind):
+        return plain(array.cast(pa.list_(kind.value_field)))
+    return array.to_pylist()
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return (
+        at.is_binary(kind) or at.is_large_binary(kind) or at.is_fixed_size_binary(kind)
+        or at.is_binary_view(kind)
+    )  # fmt: skip
+
+
+def _spans(array: pa.Array) -> Iterable[tuple[int, int]]:
+    bounds = array.offsets.to_pylist()
+    return zip(bounds, bounds[1:], strict=False)
+
+
+def _where(array: pa.Array, values: list[Any]) -> list[Any]:
+    """The values, None where there is none."""
+    valid = array.is_valid().to_pylist()
+    return [value if there else None for value, there in zip(values, valid, strict=True)]
+
+
+def _shown(numbers: pa.Array, unit: str) -> list[str]:
+    found = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
+    return found.astype(f"datetime64[{unit}]").astype(str).tolist()
+
+
+def _times(array: pa.Array) -> list[str | None]:
+    unit = array.type.unit
+    texts = _shown(array.view(pa.int64()), unit)
+    digits = {"s": 0, "ms": 3, "us": 6, "ns": 9}[unit]
+    if digits < 6:
+        texts = [f"{text}{'.' * (not digits)}{'0' * (6 - digits)}" for text in texts]
+    elif digits > 6:
+        texts = [text.removesuffix(_EXTRA_DIGITS) for text in texts]
+    return _where(array, [f"{text}Z" for text in texts])

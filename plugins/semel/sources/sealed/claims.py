@@ -1,0 +1,119 @@
+"""Claims of parts: proven where they are, found under another name, and found for a lost ledger."""
+
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import replace
+
+from semel.errors import AGAIN, ChangedError, CorruptionError, SourceError
+from semel.model.batch import Claim
+from semel.sources import GIVE_UP, Partition
+from semel.sources.sealed.parts import Opens, Part
+
+_EVIDENCE = {"content": str, "stamp": str, "bytes": int}
+
+
+# Keeps S6.
+def find(source: Opens, claims: Collection[Claim], batch_id: int) -> list[Claim]:
+    """The claims, proven, where their parts are now. SourceError names a part that is nowhere."""
+    there: list[Part] | None = None
+    found = []
+    for claim in claims:
+        try:
+            part = proven(source, claim, batch_id)
+        except SourceError:
+            if there is None:
+                there = source.discover().found
+            part = _with_content(source, claim, there)
+            if part is None:
+                raise
+        evidence = claim.evidence | {"stamp": part.fingerprint}
+        found.append(
+            replace(claim, name=part.name, identity=part.identity, evidence=evidence)
+        )
+    return found
+
+
+# Keeps S6.
+def proven(source: Opens, claim: Claim, batch_id: int) -> Part:
+    """The part of a claim, under its name. ChangedError: it has other content by now. SourceError:
+    it is away. CorruptionError: the claim says nothing of a part.
+
+    Only a part that was touched since is read for that.
+    """
+    if {key: type(claim.evidence.get(key)) for key in _EVIDENCE} != _EVIDENCE:
+        raise CorruptionError(
+            f"the claim of {claim.name!r}, {source.context.declared.unit} {claim.start} to "
+            f"{claim.end}, has no evidence of a whole file ({claim.evidence}); restore its marker"
+        )
+    try:
+        part = source.now(claim.name)
+        if part.fingerprint != claim.evidence["stamp"] and not _has_content(source, claim, part):
+            raise changed(source, claim, batch_id)
+    except OSError as error:
+        why = f"it cannot be read ({error.strerror})"
+        raise SourceError(_no_longer(source, claim, batch_id, why), next=AGAIN) from error
+    return part
+
+
+def changed(source: Opens, claim: Claim, batch_id: int) -> ChangedError:
+    """The error for a part that has other content than was planned."""
+    return ChangedError(_no_longer(source, claim, batch_id, "its content changed"))
+
+
+def _no_longer(source: Opens, claim: Claim, batch_id: int, what: str) -> str:
+    noun, unit = source.context.declared.part, source.context.declared.unit
+    return (
+        f"{claim.name!r} (partition {claim.source_partition_id}) is no longer what batch "
+        f"{batch_id} planned: {what}; {unit} {claim.start} to {claim.end} of it are claimed. "
+        f"Put the {noun} back. {GIVE_UP} instead (`semel abandon {batch_id}`): the next run reads "
+        "what is there then"
+    )
+
+
+def _has_content(source: Opens, claim: Claim | Partition, part: Part) -> bool:
+    if part.length != claim.evidence.get("bytes"):
+        return False
+    return source.digest(part) == claim.evidence.get("content")
+
+
+def _with_content(
+    source: Opens, claim: Claim | Partition, there: Collection[Part]
+) -> Part | None:
+    """The first of some parts that has a claim's content."""
+    for part in there:
+        with suppress(OSError):
+            if _has_content(source, claim, part):
+                return part
+    return None
+
+
+def locate(
+    source: Opens, there: list[Part], partitions: list[Partition]
+) -> list[Partition | None]:
+    """As `Source.locate`: under the name, else by content. Of two that one part may be, the newer
+    one gets it.
+    """
+    left = {part.name: part for part in there}
+    placed: list[Partition | None] = []
+    for known in reversed(partitions):
+        others = [part for name, part in left.items() if name != known.name]
+        named = [left[known.name]] if known.name in left else []
+        part = _with_content(source, known, [*named, *others])
+        if part is not None:
+            del left[part.name]
+        placed.append(part and _at(source, known, part))
+    return placed[::-1]
+
+
+def _at(source: Opens, known: Partition, part: Part) -> Partition:
+    """A partition whose content a part has. A plan looks at it again: it is not settled."""
+    seen = max(known.seen, known.reached)
+    with suppress(OSError):
+        seen = max(seen, source.look(part).rows)
+    return replace(
+        known,
+        name=part.name,
+        identity=part.identity,
+        fingerprint=part.fingerprint,
+        seen=seen,
+    )

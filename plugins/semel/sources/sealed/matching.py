@@ -1,0 +1,393 @@
+"""Which source partition each part is, and what of it may be read.
+
+How it works:
+1. open the parts that are not settled and that the plan, or a partition without its part, needs;
+2. hold each against the partition of its name, then against partitions of its content, open or
+   closed; a partition that no part holds goes to the first part with its content;
+3. ask the table.
+
+Nothing here changes anything.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from semel.errors import SourceError
+from semel.sources import Gone, Known, Matched, Partition, Refusal, Window, Word, in_window, quoted
+from semel.sources.sealed.parts import Listing, Looked, Opens, Part, PartOffer
+
+ALIKE_MAX = 32
+"""Known partitions of one key that a part is held against."""
+
+
+class Own(StrEnum):
+    """What the ledger knows under the part's name."""
+
+    FREE = "free"
+    """Nothing, or a partition that another part goes on with."""
+    UNREAD = "unread"
+    """A part of which nothing was read, with other content."""
+    SAME = "same"
+    """This content."""
+    OTHER = "other"
+    """Other content, of which something was read."""
+
+
+class Twin(StrEnum):
+    """Whether rows of this content were read under another name."""
+
+    NONE = "none"
+    LEFT = "left"
+    """They were, and no other part has it now."""
+    HELD = "held"
+    """They were, and another part has it still."""
+    UNSURE = "unsure"
+    """They were, and nobody can tell where that part is now."""
+
+
+class Does(StrEnum):
+    """What a plan does with a part."""
+
+    BEGIN = "begin"
+    """Read it as a new partition."""
+    GO_ON = "go on"
+    """Read on in the partition of its name."""
+    TAKE_UP = "take up"
+    """Read on in the partition that has its content."""
+    CHANGED = "changed"
+    COPY = "copy"
+    """The last two are refusals: a person decides."""
+
+
+REFUSED = frozenset({Does.CHANGED, Does.COPY})
+
+
+# Keeps P22.
+def judge(own: Own, twin: Twin, *, by_position: bool) -> Does:
+    """The decision table: all 32 cases.
+
+    With a record id a copy is read: what it repeats is dropped.
+    """
+    if own is Own.SAME:
+        return Does.GO_ON
+    if twin is Twin.LEFT:
+        return Does.TAKE_UP
+    if own is Own.OTHER:
+        return Does.CHANGED
+    if by_position and twin is not Twin.NONE:
+        return Does.COPY
+    return Does.GO_ON if own is Own.UNREAD else Does.BEGIN
+
+
+@dataclass(kw_only=True)
+class Judged:
+    """A part that was opened, and what a plan does with it.
+
+    `held`: the partition of its name. `twin`: the partition of its content under another name.
+    """
+
+    looked: Looked
+    held: Partition | None
+    own: Own
+    twin: Partition | None = None
+    state: Twin = Twin.NONE
+    does: Does = Does.BEGIN
+    content: str | None = None
+
+    @property
+    def part(self) -> Part:
+        return self.looked.part
+
+    @property
+    def known(self) -> Partition | None:
+        """The partition that it goes on in; None: a new one."""
+        return {Does.GO_ON: self.held, Does.TAKE_UP: self.twin}.get(self.does)
+
+
+@dataclass(kw_only=True)
+class Sorting:
+    """One pass over what a source shows and what the ledger knows of it."""
+
+    source: Opens
+    shown: Listing
+    known: Known
+    window: Window
+    judged: list[Judged] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    taken: set[int] = field(default_factory=set)
+
+    def run(self) -> "Sorting":
+        self._open = {k.source_partition_id: k for k in self.known.partitions}
+        self._by_name = {k.name: k for k in self.known.partitions}
+        self._names = {part.name for part in self.shown.found}
+        self._hidden = {refusal.name for refusal in self.shown.refused}
+        self._look()
+        self._match()
+        for one in self.judged:
+            by_position = self.source.context.by_position
+            one.does = judge(one.own, one.state, by_position=by_position)
+        return self
+
+    def _look(self) -> None:
+        """Open the parts, and hold each against the partition of its name."""
+        linked = dict(self._linked())
+        away = self._by_name.keys() - self._names
+        for part in self.known.unsettled:
+            if part.name in linked:
+                self.refused.append(linked[part.name])
+                continue
+            held = self._by_name.get(part.name)
+            if not (held or away or in_window(part.when, self.window)):
+                continue
+            try:
+                looked = self.source.look(part)
+                one = Judged(looked=looked, held=held, own=Own.FREE)
+                if held is not None:
+                    one.own = self._own(one, held)
+            except FileNotFoundError:
+                continue  # It was moved meanwhile: the next plan sees where it is.
+            except OSError as error:
+                why = f"{error.strerror}; give the reader access"
+                self.refused.append(refusal(part, "unreadable", why))
+                continue
+            self.judged.append(one)
+
+    # Keeps P13.
+    def _linked(self) -> Iterator[tuple[str, Refusal]]:
+        """All names but one of what is shown under several: the one that is known, if one is."""
+        several = defaultdict(list)
+        for part in self.shown.found:
+            several[part.identity].append(part)
+        unsettled = {part.name for part in self.known.unsettled}
+        for parts in several.values():
+            if len(parts) > 1:
+                named = (p for p in parts if p.name in self._by_name or p.name not in unsettled)
+                kept = next(named, min(parts, key=lambda p: p.name))
+                what = f"it is {kept.name!r} under another name; leave one in the source folder"
+                for part in parts:
+                    if part is not kept:
+                        yield part.name, refusal(part, "hard link", what)
+
+    def _own(self, one: Judged, held: Partition) -> Own:
+        if held.fingerprint == one.part.fingerprint:
+            one.content = held.evidence.get("content") if held.reached else None
+            return Own.SAME
+        if not held.reached:
+            alike = one.looked.key and one.looked.key == held.evidence.get("head_hash")
+            return Own.SAME if alike else Own.UNREAD
+        return Own.SAME if self._has(one, held) else Own.OTHER
+
+    def _has(self, one: Judged, partition: Partition) -> bool:
+        """Whether a part has the content that was read of a partition. It is read for that once."""
+        if not one.looked.key or one.looked.key != partition.evidence.get("head_hash"):
+            return False
+        if one.content is None:
+            one.content = self.source.digest(one.part)
+        return one.content == partition.evidence.get("content")
+
+    def _match(self) -> None:
+        """Hold parts against partitions of their content, and give away those that no part holds.
+        """
+        self.taken |= {j.held.source_partition_id for j in self.judged if j.own is Own.SAME}
+        asked = [j for j in self.judged if j.own is not Own.SAME and j.looked.key and j.looked.rows]
+        keys = sorted({one.looked.key for one in asked})
+        alike = defaultdict(list)
+        if keys:
+            for r in self.known.rows("sealed", "like", keys=keys, count=ALIKE_MAX):
+                alike[r["evidence"]["head_hash"]].append(Partition(**r))
+        for one in list(asked):
+            try:
+                found = [k for k in alike[one.looked.key] if self._has(one, k)]
+            except FileNotFoundError:
+                self.judged.remove(one)
+                continue
+            states = [(self._twin(k), k) for k in found if k != one.held]
+            for wanted in (Twin.LEFT, Twin.HELD, Twin.UNSURE):
+                one.twin = next((k for state, k in states if state is wanted), None)
+                if one.twin is not None:
+                    one.state = wanted
+                    break
+            if one.state is Twin.LEFT:
+                self.taken.add(one.twin.source_partition_id)
+        for one in asked:
+            if one.held is not None and one.held.source_partition_id in self.taken:
+                one.own = Own.FREE
+
+    def _twin(self, known: Partition) -> Twin:
+        """Where the part is whose partition has the content of another one."""
+        number = known.source_partition_id
+        if number in self.taken:
+            return Twin.HELD
+        if known.closed:
+            return Twin.LEFT
+        if number not in self._open:  # It is settled: its part is as it was.
+            return Twin.HELD
+        if known.name in self._names:
+            seen = any(j.part.name == known.name for j in self.judged)
+            return Twin.LEFT if seen else Twin.UNSURE
+        return Twin.LEFT if self._is_away(known) else Twin.UNSURE
+
+    # Keeps P18.
+    def _is_away(self, known: Partition) -> bool:
+        """Whether it is certain that no part has a partition's name."""
+        return (
+            self.shown.complete and known.name not in self._names and known.name not in self._hidden
+        )
+
+    def gone(self) -> list[Gone]:
+        """The partitions that no part holds any more."""
+        moved = (j for j in self.judged if j.held and j.does is Does.TAKE_UP)
+        over = {j.held.source_partition_id for j in moved}
+        return [
+            Gone(partition=k, seen=max(k.seen, k.reached))
+            for k in self.known.partitions
+            if k.source_partition_id not in self.taken
+            and (k.source_partition_id in over or self._is_away(k))
+        ]
+
+    def kept(self) -> list[Refusal]:
+        """Refusals of parts of other intervals, which nobody opened now."""
+        asked = {j.part.name for j in self.judged} | {r.name for r in self.refused}
+        stored = {r.name: r for r in self.known.refused}
+        return [
+            replace(stored[part.name], when=part.when)
+            for part in self.known.unsettled
+            if part.name not in asked and part.name in stored
+            and not in_window(part.when, self.window)
+        ]  # fmt: skip
+
+
+def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matched:
+    """As `Source.match`."""
+    found = Sorting(source=source, shown=shown, known=known, window=window).run()
+    offers, refused, renamed, begun = [], [*found.refused, *found.kept()], [], []
+    for one in found.judged:
+        part, wanted = one.part, in_window(one.part.when, window)
+        offer = offer_of(one)
+        if one.does in REFUSED:
+            refused.append(_refused(source, one))
+        elif one.looked.unfinished:
+            offers.append(replace(offer, known=None, ahead=1))
+        elif wanted and one.looked.refused and _is_to_be_read(one):
+            refused.append(one.looked.refused)
+            if one.known and one.known.name != part.name:
+                renamed.append(replace(one.known, name=part.name))
+        elif wanted or one.known:
+            offers.append(replace(offer, end=offer.seen if wanted else 0))
+            if one.known is None and not offer.seen:
+                begun.append(offer)
+    return Matched(
+        offers=offers,
+        refused=refused,
+        gone=found.gone(),
+        retired=[],
+        renamed=renamed,
+        begun=begun,
+        resumed=tuple(
+            (j.part.name, j.twin.name)
+            for j in found.judged
+            if j.does is Does.TAKE_UP and j.twin.reached
+        ),
+    )
+
+
+def _is_to_be_read(one: Judged) -> bool:
+    reached = one.known.reached if one.known else 0
+    return one.looked.rows > reached or not one.looked.key
+
+
+def offer_of(one: Judged) -> PartOffer:
+    """A part, of which nothing may be read yet."""
+    part, looked = one.part, one.looked
+    return PartOffer(
+        name=part.name,
+        identity=part.identity,
+        fingerprint=part.fingerprint,
+        known=one.known,
+        seen=looked.rows,
+        ahead=looked.rows,
+        evidence={"head_hash": looked.key, "bytes": part.length},
+        part=part,
+        content=one.content,
+    )
+
+
+def word(
+    source: Opens, shown: Listing, known: Known, name: str,
+    *, same: bool, start: int, is_open: bool,
+) -> Word | None:
+    """As `Source.accept`."""
+    found = Sorting(source=source, shown=shown, known=known, window=None).run()
+    one = next((one for one in found.judged if one.part.name == name), None)
+    pipeline, noun = source.context.name, source.context.declared.part
+    if one is None or one.does not in REFUSED:
+        if is_open and not same:
+            return None
+        raise SourceError(
+            f"{name!r} is not refused as a {noun} that changed or is a copy, so there is nothing "
+            "to accept",
+            next=f"semel gaps {pipeline}",
+        )
+    if same:
+        raise SourceError(
+            f"{name!r} cannot go on where another one stood: a {noun} of this format is never "
+            "read on, as each is whole; accept it as a new generation instead",
+            next=f"semel accept {pipeline} {quoted(name)}",
+        )
+    if not one.looked.key:
+        why = one.looked.refused.detail if one.looked.refused else "it has no end yet"
+        raise SourceError(f"{name!r}: {why}; replace it, then run the pipeline")
+    if start > one.looked.rows:
+        unit = source.context.declared.unit
+        raise SourceError(f"{name!r} has {one.looked.rows} {unit}, and none begins at {start}")
+    offer = offer_of(replace(one, does=Does.BEGIN))
+    return Word(
+        offer=replace(offer, start=start, reason="repeated"),
+        ended=[one.held] if one.held else [],
+        superseded=[],
+    )
+
+
+def refusal(part: Part, reason: str, detail: str) -> Refusal:
+    """A refused part."""
+    text = "".join(char if char.isprintable() else "?" for char in detail)
+    return Refusal(name=part.name, reason=reason, detail=text, when=part.when)
+
+
+def accepting(source: Opens, name: str, option: str = "") -> str:
+    """The command that accepts a name."""
+    words = ("semel accept", source.context.name, quoted(name), option)
+    return f"`{' '.join(word for word in words if word)}`"
+
+
+def show(source: Opens, known: Partition) -> str:
+    """A partition as a person knows it."""
+    return (
+        f"{known.name!r} (partition {known.source_partition_id}, generation {known.generation}, "
+        f"{known.reached} {source.context.declared.unit} read)"
+    )
+
+
+def _refused(source: Opens, one: Judged) -> Refusal:
+    accept = accepting(source, one.part.name)
+    if one.does is Does.CHANGED:
+        now = f"{one.looked.rows} {source.context.declared.unit}"
+        if not one.looked.key:
+            now = "no whole content"
+        detail = (
+            f"its content is not what was read as {show(source, one.held)}; it has {now} now. Put "
+            f"back what was there, or {accept} reads it from its start as a new generation"
+        )
+        if source.context.by_position:
+            detail += "; without a record_id, what it repeats is written again"
+        return refusal(one.part, one.does, detail)
+    where = "is there as well"
+    if one.state is Twin.UNSURE:
+        where = "cannot be looked for now, as something is refused: settle that first"
+    detail = (
+        f"it has the content of {show(source, one.twin)}, which {where}. Remove it if it is a "
+        f"copy; {accept} reads all of it as new records"
+    )
+    return refusal(one.part, one.does, detail)

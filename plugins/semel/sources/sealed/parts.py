@@ -1,0 +1,89 @@
+"""What a source of sealed parts shows: each part, and what opening one tells of it.
+
+A part is known by its content. `identity` and `fingerprint` come with the listing, and tell without
+opening it that a part is as it was; its `key`, the digest of a few bytes, finds the parts that may
+have its content; the digest of all its bytes decides. That is taken when a part is claimed, and
+when something with its key turns up.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from semel.declare.context import Context
+from semel.sources import Offer, Partition, Refusal, Shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part as it is listed. `identity` survives a rename, and no two parts share one, unless they
+    are one. `fingerprint` changes with the content. `length`: its bytes.
+    """
+
+    name: str
+    identity: str
+    fingerprint: str
+    length: int
+    when: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing(Shown):
+    """All parts, oldest first. Not `complete`: what is not listed may be there all the same."""
+
+    found: list[Part]
+    complete: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """A part that was opened.
+
+    `key`: equal for equal contents, "" where it cannot be told. `unfinished`: its end is still to
+    come. `refused`: why its rows cannot be read.
+    """
+
+    part: Part
+    key: str = ""
+    rows: int = 0
+    unfinished: bool = False
+    refused: Refusal | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartOffer(Offer):
+    """A part of which rows may be read. `content`: the digest of its bytes, where it is known."""
+
+    part: Part
+    content: str | None
+
+
+class Opens(Protocol):
+    """What a kind of parts gives: what there is, and how it is opened."""
+
+    context: Context
+
+    @abstractmethod
+    def discover(self) -> Listing:
+        """As `Source.discover`. It opens nothing."""
+
+    @abstractmethod
+    def look(self, part: Part) -> Looked:
+        """Open a part, and read what it takes to know its rows and key.
+
+        FileNotFoundError: it is not as it was listed. OSError: it cannot be read.
+        """
+
+    @abstractmethod
+    def digest(self, part: Part) -> str:
+        """The digest of all its bytes; it may take long. Errors as in `look`."""
+
+    @abstractmethod
+    def now(self, name: str) -> Part:
+        """The part that has a name now, without its time; it is not opened. OSError: there is none.
+        """
+
+    def time_of(self, known: Partition) -> datetime | None:  # noqa: ARG002 - not all have one
+        """The time of a part that is gone, for `select: interval`."""
+        return None

@@ -1,0 +1,98 @@
+"""A source of sealed parts: a source partition is a part, and a position a row of it.
+
+A kind of part says what there is and how it is opened. All the rest is here: which partition a part
+is, what a batch takes of it, and how what is claimed is proven and found again.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from semel.declare.context import Context
+from semel.model.batch import Claim
+from semel.model.split import Split
+from semel.sources import (
+    Evidence,
+    Gone,
+    Known,
+    Matched,
+    Partition,
+    Refusal,
+    Source,
+    Window,
+    Word,
+)
+from semel.sources.sealed import claims, matching
+from semel.sources.sealed.parts import Listing, Opens, PartOffer
+
+SPLIT_ROWS = 250_000
+"""Rows that one task reads, or more where a row group has more: half a second's work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealedSource(Opens, Source):
+    """Parts that are whole when they appear and never change."""
+
+    context: Context
+
+    split_size: ClassVar[int] = SPLIT_ROWS
+
+    def match(self, shown: Listing, known: Known, window: Window) -> Matched:
+        return matching.match(self, shown, known, window)
+
+    def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
+        known, unit = gone.partition, self.context.declared.unit
+        shown = ", ".join(f"{start} to {end}" for start, end in spans)
+        lost = matching.accepting(self, known.name, "--lost")
+        return Refusal(
+            name=known.name,
+            reason="gone",
+            detail=f"{unit} {shown} of it (partition {known.source_partition_id}) were seen and "
+            f"never read, and the {self.context.declared.part} is gone; bring it back, or {lost} "
+            "records them as lost",
+            when=self.time_of(known),
+        )
+
+    # Keeps P6.
+    def stop(self, offer: PartOffer, start: int, end: int, room: int, *, first: bool) -> int:
+        return min(end, start + max(room, 1 if first else 0))
+
+    def room(self, offers: Sequence[PartOffer]) -> int:
+        """By the share of its bytes that a row of a part has."""
+        limits = self.context.limits
+        left, rows = limits.bytes_per_batch_max, 0
+        for offer in offers:
+            ahead = offer.end - (offer.known.reached if offer.known else 0)
+            if ahead <= 0:
+                continue
+            size = offer.part.length * ahead // offer.seen
+            if size > left:
+                rows += left * offer.seen // offer.part.length
+                return min(rows, limits.records_per_batch_max)
+            rows, left = rows + ahead, left - size
+        return limits.records_per_batch_max
+
+    # Keeps P22.
+    def evidence(self, offer: PartOffer, end: int) -> Evidence:  # noqa: ARG002 - it is of the whole
+        content = offer.content or self.digest(offer.part)
+        return {**offer.evidence, "content": content, "stamp": offer.fingerprint}
+
+    def accept(
+        self, shown: Listing, known: Known, name: str, *, same: bool, start: int, is_open: bool
+    ) -> Word | None:
+        return matching.word(
+            self, shown, known, name, same=same, start=start, is_open=is_open
+        )
+
+    def locate(self, partitions: list[Partition]) -> list[Partition | None]:
+        return claims.locate(self, self.discover().found, partitions)
+
+    def find(self, found: Collection[Claim], batch_id: int) -> list[Claim]:
+        return claims.find(self, found, batch_id)
+
+    def check(self, found: Collection[Claim], batch_id: int) -> None:
+        for claim in found:
+            claims.proven(self, claim, batch_id)
+
+    def records_max(self, split: Split, batch_id: int) -> int | None:  # noqa: ARG002
+        return split.end - split.start

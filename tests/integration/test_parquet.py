@@ -1,0 +1,619 @@
+"""Files of Parquet as a source: what is taken, what is refused, and what becomes of bad rows."""
+
+import base64
+import json
+import os
+import shutil
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as encryption
+import pytest
+
+from fixtures.batches.account import advised, ids, refusals, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.contract.sources import Parquet
+from fixtures.kafka.topics import claimed
+from semel.audit import audit
+from semel.errors import SourceError
+from semel.ledger import Ledger
+from semel.pipeline.spec import Spec
+from semel.plan import plan
+from semel.plan.abandon import abandon
+
+
+@pytest.fixture
+def place(bench: Workbench) -> Parquet:
+    return Parquet(bench)
+
+
+def of(place: Parquet, schema: dict[str, str], **changes: object) -> Spec:
+    """A pipeline over the folder with other columns."""
+    return place.bench.spec(
+        source={"path": "in/*.parquet", "format": "parquet", "schema": schema},
+        **{"record_id": None, **changes},
+    )
+
+
+def put(place: Parquet, name: str = "a.parquet", **columns: object) -> Path:
+    """A file with these columns, in row groups of four."""
+    path = place.folder / name
+    pq.write_table(pa.table(columns), path, row_group_size=4)
+    return path
+
+
+def moments(unit: str, *values: int, zone: str | None = None) -> pa.Array:
+    return pa.array(values, pa.timestamp(unit, zone))
+
+
+TAKEN = {
+    "smallint": ("bigint", pa.array([1, None], pa.int16()), [1, None]),
+    "unsigned": ("bigint", pa.array([1, 4294967295], pa.uint32()), [1, 4294967295]),
+    "int as double": ("double", pa.array([1, -1], pa.int32()), [1.0, -1.0]),
+    "float": ("double", pa.array([1.5, None], pa.float32()), [1.5, None]),
+    "half": ("float", pa.array(np.array([1.5, 2], np.float16)), [1.5, 2.0]),
+    "unsigned as decimal": (
+        "decimal(20,0)", pa.array([2**64 - 1, 0], pa.uint64()), [Decimal(2**64 - 1), Decimal(0)]
+    ),
+    "decimal": (
+        "decimal(8,3)", pa.array([Decimal("1.50"), None], pa.decimal128(5, 2)),
+        [Decimal("1.500"), None],
+    ),
+    "large text": ("string", pa.array(["a", ""], pa.large_string()), ["a", ""]),
+    "view": ("string", pa.array(["a", ""], pa.string_view()), ["a", ""]),
+    "dictionary": ("string", pa.array(["a", None]).dictionary_encode(), ["a", None]),
+    "bytes": ("binary", pa.array([b"\xff", b""], pa.large_binary()), [b"\xff", b""]),
+    "fixed bytes": ("binary", pa.array([b"ab", None], pa.binary(2)), [b"ab", None]),
+    "nothing": ("bigint", pa.nulls(2), [None, None]),
+    "date": ("date", pa.array([0, 1], pa.date32()), [date(1970, 1, 1), date(1970, 1, 2)]),
+    "milliseconds": (
+        "timestamp", moments("ms", 0, -1),
+        [datetime(1970, 1, 1, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 999000, UTC)],
+    ),
+    "zone": (
+        "timestamp", moments("us", 0, 1, zone="Europe/Berlin"),
+        [datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1, 0, 0, 0, 1, UTC)],
+    ),
+    "nanoseconds": (
+        "timestamp", moments("ns", 1_999, -1),
+        [datetime(1970, 1, 1, 0, 0, 0, 1, UTC), datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)],
+    ),
+    "fixed list": (
+        "array<int>", pa.array([[1, 2], None], pa.list_(pa.int32(), 2)), [[1, 2], None]
+    ),
+    "list": (
+        "array<double>", pa.array([[1, 2], None], pa.large_list(pa.int8())), [[1.0, 2.0], None]
+    ),
+    "struct": (
+        "struct<b: bigint>", pa.array([{"a": "x", "b": 1}, None]), [{"b": 1}, None]
+    ),
+    "map": (
+        "map<string, bigint>", pa.array([[("a", 1)], []], pa.map_(pa.large_string(), pa.int32())),
+        [[("a", 1)], []],
+    ),
+}  # fmt: skip
+
+
+# Attacks P23.
+@pytest.mark.parametrize("case", TAKEN)
+def test_a_type_that_holds_each_value_is_taken(
+    place: Parquet, ledger: Ledger, case: str
+) -> None:
+    """Wider, dictionary-encoded, without or with a zone: the values are those of the file."""
+    kind, column, values = TAKEN[case]
+    put(place, v=column)
+    spec = of(place, {"v": kind})
+    run(ledger, spec, "r1")
+    assert [row["v"] for row in settled(spec).rows] == values
+
+
+REFUSED = {
+    "missing": ("bigint", {"w": [1]}, "column 'v' is not in the file"),
+    "case": ("bigint", {"V": [1]}, "column 'v' is not in the file"),
+    "wide": ("int", {"v": pa.array([1], pa.int64())}, "column 'v' is int64"),
+    "unsigned": ("bigint", {"v": pa.array([1], pa.uint64())}, "column 'v' is uint64"),
+    "rounded": ("double", {"v": pa.array([1], pa.int64())}, "column 'v' is int64"),
+    "narrow": ("float", {"v": pa.array([1.5])}, "column 'v' is double"),
+    "scale": ("decimal(9,1)", {"v": pa.array([Decimal("1.25")])}, "is decimal128"),
+    "text": ("bigint", {"v": ["1"]}, "column 'v' is string"),
+    "bytes": ("string", {"v": [b"a"]}, "column 'v' is binary"),
+    "time": ("date", {"v": moments("us", 0)}, "column 'v' is timestamp"),
+    "in a list": ("array<int>", {"v": pa.array([[1]])}, "column 'v'[] is int64"),
+    "in a struct": (
+        "struct<a: bigint, b: bigint>", {"v": pa.array([{"a": 1}])}, "'v'.b is not in the file"
+    ),
+    "in a map": (
+        "map<string, int>", {"v": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))},
+        "column 'v'{} is int64, which int does not hold",
+    ),
+}  # fmt: skip
+
+
+# Attacks P23.
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_type_that_does_not_refuses_the_file(
+    place: Parquet, ledger: Ledger, case: str
+) -> None:
+    """The file alone, before anything of it is claimed; the others are read."""
+    kind, columns, why = REFUSED[case]
+    path = put(place, **columns)
+    pq.write_table(pa.table({"v": pa.nulls(2)}), place.folder / "b.parquet")
+    spec = of(place, {"v": kind})
+    done = run(ledger, spec, "r1")
+    (refused,) = done.plan.refusals
+    assert (refused.name, refused.reason) == (str(path), "schema") and why in refused.detail
+    assert len(settled(spec).rows) == 2
+
+
+# Attacks P23.
+def test_a_schema_that_is_corrected_reads_the_file(place: Parquet, ledger: Ledger) -> None:
+    """What the message says helps."""
+    put(place, v=[1, 2])
+    run(ledger, of(place, {"v": "int"}), "r1")
+    spec = of(place, {"v": "bigint"})
+    assert run(ledger, spec, "r2").plan.refusals == ()
+    assert [row["v"] for row in settled(spec).rows] == [1, 2]
+
+
+def test_a_bad_value_costs_its_row_alone(place: Parquet, ledger: Ledger) -> None:
+    """Each is a dead letter at its row's number, with the row as JSON."""
+    text = pa.Array.from_buffers(
+        pa.string(), 8, pa.array([b"a", b"\xff", b"c", b"d\0", b"e", b"f", b"g", b"h"]).buffers()
+    )
+    put(
+        place,
+        n=range(8),
+        x=[1.5, 2.5, float("nan"), 1.5, float("-inf"), None, 2.5, 0.0],
+        s=text,
+        l=pa.array([[1.5]] * 6 + [[float("nan"), None], []]),
+        m=pa.array([[("k", 1)]] * 7 + [[("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int64())),
+    )
+    kinds = {"n": "bigint", "x": "double", "s": "string", "l": "array<double>"}
+    spec = of(place, kinds | {"m": "map<string, bigint>"})
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert [row["n"] for row in found.rows] == [0, 5]
+    assert [(at, reason) for _, at, reason, _ in found.letters] == [
+        (1, "encoding"), (2, "type_mismatch"), (3, "encoding"), (4, "type_mismatch"),
+        (6, "type_mismatch"), (7, "duplicate_key"),
+    ]  # fmt: skip
+    raws = {at: raw for _, at, _, raw in found.letters}
+    assert raws[4] == b'{"n":4,"x":-Infinity,"s":"e","l":[1.5],"m":{"k":1}}'
+    assert json.loads(raws[1])["s"] == "\\xff"
+
+
+def test_a_time_of_an_id_keeps_its_digits(place: Parquet, ledger: Ledger) -> None:
+    """In a column of record_id a time is not cut; elsewhere it is."""
+    put(place, at=moments("ns", 1_000, 1_001), b=moments("ns", 5, 6))
+    spec = of(place, {"at": "timestamp", "b": "timestamp"}, record_id=["at"])
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert len(found.rows) == 1 and found.reasons == {"type_mismatch": 1}
+    assert found.letters[0][3] == (
+        b'{"at":"1970-01-01T00:00:00.000001001Z","b":"1970-01-01T00:00:00.000000006Z"}'
+    )
+
+
+def test_moments_that_no_column_holds(place: Parquet, ledger: Ledger) -> None:
+    """Years before 1 and after 9999, in each unit; those at the edge are taken."""
+    edge, most = 253_402_300_799, 2**63 - 1
+    put(
+        place,
+        us=moments("us", 0, -most, edge * 10**6, 0, 0),
+        ms=moments("ms", 0, 0, edge * 10**3, most, 0),
+        d=pa.array([0, 0, 2_932_896, 0, 2_932_897], pa.date32()),
+    )
+    spec = of(place, {"us": "timestamp", "ms": "timestamp", "d": "date"})
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert len(found.rows) == 2 and found.rows[1]["ms"].year == 9999
+    assert [at for _, at, _, _ in found.letters] == [1, 3, 4]
+    assert found.reasons == {"type_mismatch": 3}
+
+
+def test_int96_is_a_time_and_no_id(place: Parquet, ledger: Ledger) -> None:
+    """What Spark writes by default: it is read in microseconds, so two of them may become one."""
+    path = place.folder / "a.parquet"
+    pq.write_table(
+        pa.table({"at": moments("us", 0, -1, 10**15)}), path,
+        use_deprecated_int96_timestamps=True,
+    )  # fmt: skip
+    spec = of(place, {"at": "timestamp"}, name="ids", record_id=["at"])
+    (refused,) = run(ledger, spec, "r1").plan.refusals
+    assert "INT96" in refused.detail
+    spec = of(place, {"at": "timestamp"})
+    run(ledger, spec, "r1")
+    assert [row["at"].microsecond for row in settled(spec).rows] == [0, 999_999, 0]
+
+
+def test_rows_of_megabytes(place: Parquet, ledger: Ledger) -> None:
+    """Few of them are held at once; one that is too long is a dead letter."""
+    text = ["a" * (4 << 20)] * 30 + ["b" * (65 << 20)]
+    pq.write_table(
+        pa.table({"n": range(31), "s": text}), place.folder / "a.parquet", use_dictionary=False,
+    )  # fmt: skip
+    spec = of(place, {"n": "bigint", "s": "string"})
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert [row["n"] for row in found.rows] == list(range(30))
+    assert found.reasons == {"too_long": 1} and len(found.letters[0][3]) == 4_096
+
+
+def test_columns_that_nobody_declared_are_told(place: Parquet, ledger: Ledger) -> None:
+    """They are not read; the log names them."""
+    put(place, v=[1, 2], w=["a", "b"])
+    done = run(ledger, of(place, {"v": "bigint"}), "r1")
+    assert done.staged.ignored.keys == {"w": 2}
+
+
+def test_repeats_are_dropped_by_record_id(place: Parquet, ledger: Ledger) -> None:
+    """Within a file, and between files and batches; a copy is read, and all of it dropped."""
+    put(place, v=["a", "b", "a"])
+    spec = of(place, {"v": "string"}, record_id=["v"])
+    run(ledger, spec, "r1")
+    put(place, "b.parquet", v=["b", "c"])
+    shutil.copy(place.folder / "a.parquet", place.folder / "c.parquet")
+    assert run(ledger, spec, "r2").plan.refusals == ()
+    found = settled(spec)
+    assert sorted(row["v"] for row in found.rows) == ["a", "b", "c"]
+    assert found.counts.records_read == 8 and len(found.decisions) == 5
+
+
+# Attacks P22.
+@pytest.mark.parametrize("how", ["in place", "by rename"])
+def test_a_file_that_changed_waits_for_accept(
+    place: Parquet, ledger: Ledger, how: str
+) -> None:
+    """Other content of the same size and time under a name that was read; the advice reads it."""
+    place.append(0, 10)
+    path, spec = place.path, place.spec()
+    run(ledger, spec, "r1")
+    status = path.stat()
+    data = bytearray(path.read_bytes())
+    at = data.index(b"e000003")
+    data[at : at + 7] = b"e999999"
+    target = path if how == "in place" else path.with_suffix(".new")
+    target.write_bytes(data)
+    target.rename(path)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == status.st_size
+    done = run(ledger, spec, "r2")
+    assert done.plan.batch is None and refusals(ledger) == {path.name: "changed"}
+    advised(ledger, done.plan.refusals[0].detail)
+    run(ledger, spec, "r3")
+    assert len(settled(spec, audited=False).rows) == 20
+
+
+# Attacks P22.
+def test_a_copy_by_position_waits_for_accept(place: Parquet, ledger: Ledger) -> None:
+    """Of what is read and still there; once that is gone, the copy goes on as the same."""
+    place.append(0, 10)
+    path, spec = place.path, place.spec()
+    run(ledger, spec, "r1")
+    shutil.copy(path, path.with_name("copy.parquet"))
+    done = run(ledger, spec, "r2")
+    assert done.plan.batch is None and refusals(ledger) == {"copy.parquet": "copy"}
+    path.unlink()
+    done = run(ledger, spec, "r3")
+    assert done.plan.batch is None and done.plan.refusals == ()
+    assert settled(spec).ids == ids(0, 10)
+
+
+# Attacks P22.
+def test_a_copy_that_is_accepted_is_read_again(place: Parquet, ledger: Ledger) -> None:
+    """All of it is new records, once."""
+    place.append(0, 10)
+    path, spec = place.path, place.spec()
+    run(ledger, spec, "r1")
+    shutil.copy(path, path.with_name("copy.parquet"))
+    advised(ledger, run(ledger, spec, "r2").plan.refusals[0].detail)
+    run(ledger, spec, "r3")
+    assert run(ledger, spec, "r4").plan.batch is None
+    assert settled(spec).ids == sorted(ids(0, 10) * 2)
+
+
+# Attacks P22.
+def test_names_that_change_places(place: Parquet, ledger: Ledger) -> None:
+    """Each content goes on in its partition, and the name that is free is read as new."""
+    place.append(0, 10)
+    place.append(10, 20)
+    first, second = sorted(place.folder.iterdir())
+    spec = place.spec()
+    run(ledger, spec, "r1")
+    first.rename(place.folder / "x.parquet")
+    second.rename(first)
+    place.write(second, 20, 30)
+    assert run(ledger, spec, "r2").plan.refusals == ()
+    assert settled(spec).ids == ids(0, 30)
+
+
+# Attacks P13.
+def test_one_file_under_two_names(place: Parquet, ledger: Ledger) -> None:
+    """The name that is known is read; a hard link is refused."""
+    place.append(0, 10)
+    path, spec = place.path, place.spec()
+    run(ledger, spec, "r1")
+    os.link(path, path.with_name("0.parquet"))
+    run(ledger, spec, "r2")
+    assert refusals(ledger) == {"0.parquet": "hard link"}
+    assert settled(spec).ids == ids(0, 10)
+
+
+def test_files_that_are_touched_are_not_read_again(place: Parquet, ledger: Ledger) -> None:
+    """Their content is what was read, whatever their times and owners are."""
+    place.append(0, 10)
+    path, spec = place.path, place.spec()
+    run(ledger, spec, "r1")
+    os.utime(path, (1, 1))
+    shutil.copy(path, path.with_suffix(".tmp"))
+    path.with_suffix(".tmp").rename(path)
+    done = run(ledger, spec, "r2")
+    assert done.plan.batch is None and done.plan.refusals == ()
+
+
+@pytest.mark.parametrize("size", [0, 3, 600, -1])
+def test_a_file_without_its_footer_waits(place: Parquet, ledger: Ledger, size: int) -> None:
+    """It is being written. When nobody writes for closed_after, it is damaged."""
+    place.append(0, 10)
+    path, spec = place.path, place.spec()
+    data = path.read_bytes()
+    path.write_bytes(data[:size])
+    done = run(ledger, spec, "r1")
+    assert done.plan.batch is None and done.plan.refusals == ()
+    assert done.plan.idle.waiting == (str(path),)
+    os.utime(path, (1, 1))
+    closed = place.spec(source={"closed_after": "1 hour"})
+    run(ledger, closed, "r2")
+    assert refusals(ledger) == {path.name: "damaged"}
+    path.write_bytes(data)
+    run(ledger, closed, "r3")
+    assert settled(closed).ids == ids(0, 10)
+
+
+def _longer(data: bytes) -> bytes:
+    return data[:-8] + (1 << 30).to_bytes(4, "little") + data[-4:]
+
+
+def _garbled(data: bytes) -> bytes:
+    size = int.from_bytes(data[-8:-4], "little")
+    return data[: -8 - size] + b"\xff" * size + data[-8:]
+
+
+BROKEN: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "other format": ("damaged", lambda _: b'{"id": 1}\n' * 10),
+    "footer longer than the file": ("damaged", _longer),
+    "footer of garbage": ("damaged", _garbled),
+    "encrypted": ("encrypted", lambda data: b"PARE" + data[4:-4] + b"PARE"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_file_that_never_can_be_read_is_refused_alone(
+    place: Parquet, ledger: Ledger, case: str
+) -> None:
+    """With its reason; the others are read."""
+    place.append(0, 10)
+    broken = place.path
+    reason, change = BROKEN[case]
+    broken.write_bytes(change(broken.read_bytes()))
+    place.append(10, 20)
+    spec = place.spec()
+    run(ledger, spec, "r1")
+    assert refusals(ledger) == {broken.name: reason}
+    assert settled(spec).ids == ids(10, 20)
+
+
+class Keys(encryption.KmsClient):
+    """Keeps each key as it is."""
+
+    def __init__(self, _: object) -> None:
+        encryption.KmsClient.__init__(self)
+
+    def wrap_key(self, key: bytes, _: str) -> bytes:
+        return base64.b64encode(key)
+
+
+def test_a_column_that_is_encrypted(place: Parquet, ledger: Ledger) -> None:
+    """It refuses the file whose schema needs it, and no other."""
+    rows = pa.table({"v": [1, 2], "secret": ["a", "b"]})
+    how = encryption.EncryptionConfiguration(
+        footer_key="f", column_keys={"c": ["secret"]}, plaintext_footer=True
+    )
+    keys = encryption.CryptoFactory(Keys).file_encryption_properties(
+        encryption.KmsConnectionConfig(), how
+    )
+    path = place.folder / "a.parquet"
+    with pq.ParquetWriter(path, rows.schema, encryption_properties=keys) as file:
+        file.write_table(rows)
+    (refused,) = run(
+        ledger, of(place, {"secret": "string"}, name="secrets"), "r1"
+    ).plan.refusals
+    assert "column 'secret' is encrypted" in refused.detail
+    spec = of(place, {"v": "bigint"})
+    run(ledger, spec, "r1")
+    assert [row["v"] for row in settled(spec).rows] == [1, 2]
+
+
+@pytest.mark.parametrize("first", ["jsonl", "parquet"])
+def test_a_source_of_another_format(
+    place: Parquet, ledger: Ledger, first: str, bench: Workbench
+) -> None:
+    """Files that were read are gone to it; what is of its own format is read, and all is proven."""
+    bench.write("in/a.jsonl", events(0, 10))
+    place.append(10, 20)
+    for name in sorted(("jsonl", "parquet"), reverse=first == "parquet"):
+        spec = bench.spec(record_id=None) if name == "jsonl" else place.spec()
+        run(ledger, spec, f"of {name}")
+        run(ledger, spec, f"of {name} again")
+    assert settled(spec).ids == ids(0, 20)
+
+
+# Attacks S29.
+def test_a_damaged_row_group_costs_its_rows(place: Parquet, ledger: Ledger) -> None:
+    """Each of its rows is a dead letter, the other row groups are read, and the audit agrees."""
+    place.append(0, 20)
+    path, spec = place.path, place.spec()
+    damage(path, group=1)
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert found.ids == [*ids(0, 5), *ids(10, 20)]
+    assert [(at, reason, raw) for _, at, reason, raw in found.letters] == [
+        (at, "malformed", b"") for at in range(5, 10)
+    ]
+
+
+# Attacks S29.
+def test_a_wrong_checksum_is_damage(place: Parquet, ledger: Ledger) -> None:
+    """A page that can be decoded and is not what was written."""
+    path = place.folder / "a.parquet"
+    rows = pa.table({"v": range(100)})
+    pq.write_table(
+        rows, path, row_group_size=50, write_page_checksum=True, compression="none",
+        use_dictionary=False,
+    )  # fmt: skip
+    data = bytearray(path.read_bytes())
+    data[pq.read_metadata(path).row_group(0).column(0).data_page_offset + 100] ^= 1
+    path.write_bytes(data)
+    spec = of(place, {"v": "bigint"})
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert [row["v"] for row in found.rows] == list(range(50, 100))
+    assert found.reasons == {"malformed": 50}
+
+
+def damage(path: Path, group: int) -> None:
+    """Overwrite the pages of a row group."""
+    column = pq.read_metadata(path).row_group(group).column(0)
+    data = bytearray(path.read_bytes())
+    at = column.dictionary_page_offset or column.data_page_offset
+    data[at : at + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    path.write_bytes(data)
+
+
+def test_files_without_rows_are_read_once(place: Parquet, ledger: Ledger) -> None:
+    """Many of them may be equal; nothing is refused, and no plan looks at them again."""
+    for name in ("a", "b", "c"):
+        put(place, f"{name}.parquet", v=pa.array([], pa.int64()))
+    spec = of(place, {"v": "bigint"})
+    done = run(ledger, spec, "r1")
+    assert done.plan.batch is None and done.plan.refusals == ()
+    known = ledger.rows("partitions", "by_id", partitions=list(range(1, 100)))
+    assert [k["settled"] for k in known] == [True] * 3
+
+
+def test_names_that_are_patterns(place: Parquet, ledger: Ledger) -> None:
+    """No reader, and not the audit's, takes a file's name for a pattern."""
+    for name in ("a*.parquet", "a[1].parquet", "{b}'\"?.parquet", " é\n.parquet"):
+        place.write(place.folder / name, 0, 10) if name[0] == "a" and "*" in name else put(
+            place, name, id=[name], n=[1], at=moments("us", 0)
+        )
+    spec = place.spec()
+    run(ledger, spec, "r1")
+    assert len(settled(spec).rows) == 13
+
+
+def test_hostile_columns(place: Parquet, ledger: Ledger) -> None:
+    """Names with dots and quotes, and columns of one name."""
+    columns = {"a.b": [1], "a": pa.array([{"b": 2, "c": 3}]), 'q"': ["x"], "x y": [True]}
+    pq.write_table(pa.table(columns), place.folder / "a.parquet")
+    kinds = {"a.b": "bigint", 'q"': "string", "x y": "boolean"}
+    spec = of(place, kinds)
+    run(ledger, spec, "r1")
+    assert settled(spec).rows == [{"a.b": 1, 'q"': "x", "x y": True}]
+    twice = pa.Table.from_arrays([pa.array([1])] * 4, names=["a.b", 'q"', "x y", "x y"])
+    pq.write_table(twice, place.folder / "b.parquet")
+    (refused,) = run(ledger, spec, "r2").plan.refusals
+    assert "column 'x y' is twice or more in the file" in refused.detail
+
+
+def test_splits_take_whole_row_groups(place: Parquet, ledger: Ledger) -> None:
+    """A batch that ends within a row group, and the next that begins there, have each row once."""
+    place.append(0, 23)
+    spec = place.spec(limits={"records_per_batch_max": 7})
+    for number in range(5):
+        run(ledger, spec, f"r{number}")
+    found = settled(spec)
+    assert found.ids == ids(0, 23)
+    assert found.counts.bytes_read == place.path.stat().st_size
+
+
+# Attacks P22.
+def test_a_big_file_is_not_read_for_each_plan(
+    place: Parquet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest of a file is taken once, whatever number of plans takes parts of it."""
+    from semel.sources.files.parquet import ParquetFiles
+
+    read = []
+    original = ParquetFiles.digest
+    monkeypatch.setattr(
+        ParquetFiles, "digest", lambda self, part: read.append(part.name) or original(self, part)
+    )
+    place.append(0, 20)
+    place.append(20, 40)
+    spec = place.spec(limits={"records_per_batch_max": 10})
+    for number in range(5):
+        run(ledger, spec, f"r{number}")
+    assert settled(spec).ids == ids(0, 40)
+    assert len(read) == 2
+
+
+# Attacks S6.
+@pytest.mark.parametrize("then", ["moved", "touched", "copied"])
+def test_a_file_that_is_elsewhere_after_the_plan(
+    place: Parquet, ledger: Ledger, then: str
+) -> None:
+    """Renamed, touched, or copied and removed: the batch reads its content where it is."""
+    place.append(0, 20)
+    path, spec = place.path, place.spec()
+    plan(ledger, spec, "r1")
+    if then == "touched":
+        path.touch()
+    elif then == "moved":
+        path.rename(path.with_name("z.parquet"))
+    else:
+        shutil.copy(path, path.with_name("z.parquet"))
+        path.unlink()
+    run(ledger, spec, "r1")
+    assert run(ledger, spec, "r2").plan.batch is None
+    assert settled(spec).ids == ids(0, 20)
+
+
+# Attacks S6.
+def test_a_file_that_changes_while_it_is_read(place: Parquet, ledger: Ledger) -> None:
+    """The task that reads it fails, though each of its rows can be read."""
+    from semel.model.split import Split
+    from semel.pipeline.opening import open_source
+
+    place.append(0, 20)
+    spec = place.spec()
+    batch = plan(ledger, spec, "r1").batch.batch_id
+    (claim,) = claimed(ledger, batch)
+    blocks = open_source(spec).read(
+        Split(number=0, task=0, claim=claim, start=0, end=20), batch, _Nothing()
+    )
+    next(blocks)
+    place.path.touch()
+    with pytest.raises(SourceError, match="its content changed"):
+        list(blocks)
+    abandon(ledger, batch, "it changed")
+
+
+class _Nothing:
+    def update(self, _: bytes) -> None:
+        """Takes what is hashed."""
+
+
+def test_an_edited_file_is_found_by_the_audit(place: Parquet, ledger: Ledger) -> None:
+    """A value that changed after it was read: the source is not what was claimed."""
+    place.append(0, 20)
+    spec = place.spec()
+    run(ledger, spec, "r1")
+    place.change()
+    verdict = audit(spec)
+    assert [check.name for check in verdict.checks if not check.ok] == ["source"]

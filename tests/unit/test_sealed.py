@@ -1,0 +1,192 @@
+"""Sealed parts: the table that decides about each, and what changes while they are looked at."""
+
+import itertools
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from semel.sources import Known, Matched, Partition
+from semel.sources.sealed.matching import Own, Twin, judge, match
+from semel.sources.sealed.parts import Listing, Looked, Part
+
+DOCS = Path(__file__).parents[2] / "docs" / "files.md"
+
+
+# Attacks P22.
+def test_the_page_has_the_table() -> None:
+    """docs/files.md shows what becomes of a part in each of the 32 cases, each once."""
+    text = DOCS.read_text(encoding="utf-8").partition("| under its name |")[2]
+    lines = re.findall(r"^\| ([a-z, ]+) \| ([a-z, ]+) \| ([a-z ]+) \| ([a-z ]+) \|$", text, re.M)
+    told = {
+        (own, twin): answers
+        for owns, twins, *answers in lines
+        for own, twin in itertools.product(owns.split(", "), twins.split(", "))
+    }
+    assert told == {
+        (own, twin): [judge(own, twin, by_position=by) for by in (True, False)]
+        for own, twin in itertools.product(Own, Twin)
+    }
+
+
+@dataclass
+class Shelf:
+    """A source in memory: what each part holds, by name. `away`: its folder cannot be read."""
+
+    by_position: bool = True
+    contents: dict[str, str] = field(default_factory=dict)
+    known: list[Partition] = field(default_factory=list)
+    away: bool = False
+    errors: dict[str, OSError] = field(default_factory=dict)
+    digested: list[str] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)
+
+    @property
+    def context(self) -> SimpleNamespace:
+        declared = SimpleNamespace(part="file", unit="rows")
+        return SimpleNamespace(name="p", by_position=self.by_position, declared=declared)
+
+    def part(self, name: str) -> Part:
+        stamp = f"{name}:{self.contents[name]}"
+        return Part(name=name, identity=stamp, fingerprint=stamp, length=10, when=None)
+
+    def look(self, part: Part) -> Looked:
+        if part.name in self.errors:
+            raise self.errors[part.name]
+        return Looked(part=part, key=self.contents[part.name][0], rows=10)
+
+    def digest(self, part: Part) -> str:
+        self.digested.append(part.name)
+        return self.contents[part.name]
+
+    def read(self, name: str, content: str, *, reached: int = 10, closed: bool = False) -> None:
+        """A partition of which rows were read."""
+        stamp = f"{name}:{content}"
+        self.known.append(
+            Partition(
+                source_partition_id=len(self.known) + 1, name=name, generation=1, identity=stamp,
+                fingerprint=stamp, settled=True, reached=reached, seen=10, closed=closed,
+                evidence={"head_hash": content[0], "content": content},
+            )  # fmt: skip
+        )
+
+    def match(self) -> Matched:
+        parts = [self.part(name) for name in self.contents if name not in self.refused]
+        settled = {k.fingerprint for k in self.known if not k.closed and k.reached == 10}
+        shown = {part.fingerprint for part in parts}
+        known = Known(
+            partitions=[
+                k for k in self.known if not k.closed and k.fingerprint not in settled & shown
+            ],
+            unsettled=[part for part in parts if part.fingerprint not in settled],
+            refused=[],
+            rows=lambda *_, keys, count: [
+                vars(k) for k in self.known if k.reached and k.evidence["head_hash"] in keys
+            ],
+        )
+        refused = [SimpleNamespace(name=name) for name in self.refused]
+        listing = Listing(found=parts, refused=refused, complete=not self.away)
+        return match(self, listing, known, None)
+
+
+def refusals(found: Matched) -> dict[str, str]:
+    return {refusal.name: refusal.reason for refusal in found.refused}
+
+
+def went_on(found: Matched) -> dict[str, str | None]:
+    """By name: the name of the partition that goes on; None: a new one."""
+    return {offer.name: offer.known and offer.known.name for offer in found.offers}
+
+
+# Attacks P22.
+def test_of_two_copies_one_goes_on() -> None:
+    """When the file that was read is gone, one copy is it, and the other one a copy."""
+    shelf = Shelf(contents={"b": "x1", "c": "x1"})
+    shelf.read("a", "x1")
+    found = shelf.match()
+    assert went_on(found) == {"b": "a"} and refusals(found) == {"c": "copy"}
+    assert found.gone == []
+
+
+# Attacks P22.
+def test_a_key_alone_proves_nothing() -> None:
+    """Two files may have one footer: all their bytes decide."""
+    shelf = Shelf(contents={"b": "x2"})
+    shelf.read("a", "x1")
+    found = shelf.match()
+    assert went_on(found) == {"b": None} and [g.partition.name for g in found.gone] == ["a"]
+
+
+# Attacks P22.
+def test_what_has_another_key_is_never_hashed() -> None:
+    """A plan reads footers, and the whole file only where one was read before."""
+    shelf = Shelf(contents={f"n{at}": "y1" for at in range(5)})
+    shelf.read("a", "x1")
+    shelf.match()
+    assert shelf.digested == []
+
+
+# Attacks P18, P22.
+@pytest.mark.parametrize("by_position", [True, False])
+def test_a_folder_that_is_away_makes_no_part_gone(by_position: bool) -> None:
+    """Nothing is closed, and what may be a copy of what is there waits by position."""
+    shelf = Shelf(contents={"b": "x1"}, away=True, by_position=by_position)
+    shelf.read("a", "x1")
+    found = shelf.match()
+    assert found.gone == []
+    assert refusals(found) == ({"b": "copy"} if by_position else {})
+
+
+# Attacks P18.
+def test_a_name_that_is_refused_is_not_gone() -> None:
+    """Its part is there, and nobody may look at it."""
+    shelf = Shelf(contents={"a": "x1", "b": "x1"}, refused={"a"})
+    shelf.read("a", "x1")
+    found = shelf.match()
+    assert found.gone == [] and refusals(found) == {"b": "copy"}
+
+
+def test_a_part_that_was_closed_goes_on() -> None:
+    """What came back is read on, under any name."""
+    shelf = Shelf(contents={"b": "x1"})
+    shelf.read("a", "x1", reached=5, closed=True)
+    found = shelf.match()
+    assert went_on(found) == {"b": "a"} and found.resumed == (("b", "a"),)
+
+
+# Attacks P19.
+def test_a_part_that_moves_while_it_is_looked_at() -> None:
+    """It is left out, its partition stays open, and no part takes that up."""
+    shelf = Shelf(contents={"a": "x2", "b": "x1"}, errors={"a": FileNotFoundError("a")})
+    shelf.read("a", "x1")
+    found = shelf.match()
+    assert found.gone == [] and went_on(found) == {} and refusals(found) == {"b": "copy"}
+
+
+def test_a_part_that_cannot_be_read() -> None:
+    """It is refused, with the advice, and its partition stays open."""
+    shelf = Shelf(contents={"a": "x2"}, errors={"a": PermissionError(13, "Permission denied")})
+    shelf.read("a", "x1")
+    found = shelf.match()
+    assert refusals(found) == {"a": "unreadable"} and found.gone == []
+
+
+# Attacks P22.
+def test_parts_that_change_places() -> None:
+    """Each content stays in its partition."""
+    shelf = Shelf(contents={"a": "y1", "b": "x1"})
+    shelf.read("a", "x1")
+    shelf.read("b", "y1")
+    found = shelf.match()
+    assert went_on(found) == {"a": "b", "b": "a"} and found.gone == []
+
+
+def test_what_was_not_read_may_change() -> None:
+    """Its partition goes on with what is there now."""
+    shelf = Shelf(contents={"a": "y1"})
+    shelf.read("a", "x1", reached=0)
+    shelf.known[0] = replace(shelf.known[0], seen=7)
+    found = shelf.match()
+    assert went_on(found) == {"a": "a"} and found.offers[0].seen == 10
