@@ -85,7 +85,7 @@ CREATE INDEX source_partition_inode ON semel.source_partition
     WHERE retired_at IS NULL AND closed_at IS NOT NULL AND reached > 0;
 CREATE INDEX source_partition_head ON semel.source_partition
     (pipeline_id, (evidence ->> 'head_hash'), (closed_at IS NULL), source_partition_id DESC)
-    WHERE retired_at IS NULL AND reached > 0;
+    WHERE reached > 0;
 CREATE INDEX source_partition_first ON semel.source_partition
     (pipeline_id, (evidence ->> 'first_hash'), (CAST(evidence ->> 'head_length' AS int)))
     WHERE retired_at IS NULL AND reached > 0;

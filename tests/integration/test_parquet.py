@@ -15,16 +15,18 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as encryption
 import pytest
 
-from fixtures.batches.account import advised, ids, refusals, run, settled
+from fixtures.batches.account import advised, ids, quiet, refusals, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.contract.sources import Parquet
 from fixtures.kafka.topics import claimed
+from fixtures.postgres.server import lose
 from semel.audit import audit
 from semel.errors import SourceError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
+from semel.repair.adopt import adopt
 
 
 @pytest.fixture
@@ -315,6 +317,65 @@ def test_a_copy_that_is_accepted_is_read_again(place: Parquet, ledger: Ledger) -
     run(ledger, spec, "r3")
     assert run(ledger, spec, "r4").plan.batch is None
     assert settled(spec).ids == sorted(ids(0, 10) * 2)
+
+
+def alike(place: Parquet, count: int) -> None:
+    """Files of other values with one footer: it has no statistics, and nothing is compressed."""
+    for number in range(count):
+        n = [*range(10 * number, 10 * number + 10)]
+        made = pa.table({"id": [f"e{k:06d}" for k in n], "n": n, "at": moments("us", *n)})
+        pq.write_table(
+            made, place.folder / f"{number:03d}.parquet",
+            compression="none", use_dictionary=False, write_statistics=False,
+        )  # fmt: skip
+
+
+# Attacks P22.
+@pytest.mark.parametrize("change", [shutil.copy, shutil.move])
+def test_many_files_of_one_footer(
+    place: Parquet, ledger: Ledger, change: Callable[[Path, Path], object]
+) -> None:
+    """However many have it: a file of them that is moved goes on, and a copy of it is refused."""
+    alike(place, 40)
+    spec = place.spec()
+    run(ledger, spec, "r1")
+    for number in (0, 20, 39):
+        name = place.folder / f"{number:03d}.parquet"
+        change(name, name.with_name(f"z{number}.parquet"))
+    assert run(ledger, spec, "r2").plan.batch is None
+    copied = change is shutil.copy
+    assert refusals(ledger) == {f"z{n}.parquet": "copy" for n in (0, 20, 39) if copied}
+    if copied:
+        advised(ledger, run(ledger, spec, "r3").plan.refusals[0].detail)
+        run(ledger, spec, "r4")
+        assert len(refusals(ledger)) == 2
+    assert len(settled(spec).rows) == 400 + 10 * copied
+
+
+# Attacks P22.
+@pytest.mark.parametrize("lost", [False, True])
+def test_content_that_was_accepted_away(place: Parquet, ledger: Ledger, lost: bool) -> None:
+    """It is not read again under another name, also when the ledger was lost meanwhile."""
+    place.append(0, 10)
+    path, spec = place.path, place.spec()
+    old = path.read_bytes()
+    run(ledger, spec, "r1")
+    place.write(path, 50, 60)
+    advised(ledger, run(ledger, spec, "r2").plan.refusals[0].detail)
+    run(ledger, spec, "r3")
+    if lost:
+        lose(ledger)
+        adopt(ledger, spec, log=quiet)
+        run(ledger, spec, "r4")
+    path.with_name("old.parquet").write_bytes(old)
+    done = run(ledger, spec, "r5")
+    assert done.plan.batch is None
+    assert refusals(ledger) == ({} if lost else {"old.parquet": "copy"})
+    assert settled(spec).ids == [*ids(0, 10), *ids(50, 60)]
+    if not lost:
+        advised(ledger, done.plan.refusals[0].detail)
+        run(ledger, spec, "r6")
+        assert settled(spec).ids == sorted([*ids(0, 10) * 2, *ids(50, 60)])
 
 
 # Attacks P22.

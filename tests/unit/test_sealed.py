@@ -42,6 +42,8 @@ class Shelf:
     errors: dict[str, OSError] = field(default_factory=dict)
     digested: list[str] = field(default_factory=list)
     refused: set[str] = field(default_factory=set)
+    retired: set[str] = field(default_factory=set)
+    unread: dict[str, OSError] = field(default_factory=dict)
 
     @property
     def context(self) -> SimpleNamespace:
@@ -58,6 +60,8 @@ class Shelf:
         return Looked(part=part, key=self.contents[part.name][0], rows=10)
 
     def digest(self, part: Part) -> str:
+        if part.name in self.unread:
+            raise self.unread[part.name]
         self.digested.append(part.name)
         return self.contents[part.name]
 
@@ -72,6 +76,17 @@ class Shelf:
             )  # fmt: skip
         )
 
+    def rows(self, _: str, name: str, *, keys: list[str], contents: object = ()) -> list[dict]:
+        """What the queries of `sealed` give."""
+        read = [k for k in self.known if k.reached and k.evidence["head_hash"] in keys]
+        if name == "keys":
+            return [{"key": key} for key in {k.evidence["head_hash"] for k in read}]
+        return [
+            vars(k) | {"retired": k.name in self.retired}
+            for k in read
+            if k.evidence["content"] in contents
+        ]
+
     def match(self) -> Matched:
         parts = [self.part(name) for name in self.contents if name not in self.refused]
         settled = {k.fingerprint for k in self.known if not k.closed and k.reached == 10}
@@ -82,9 +97,7 @@ class Shelf:
             ],
             unsettled=[part for part in parts if part.fingerprint not in settled],
             refused=[],
-            rows=lambda *_, keys, count: [
-                vars(k) for k in self.known if k.reached and k.evidence["head_hash"] in keys
-            ],
+            rows=self.rows,
         )
         refused = [SimpleNamespace(name=name) for name in self.refused]
         listing = Listing(found=parts, refused=refused, complete=not self.away)
@@ -171,6 +184,25 @@ def test_a_part_that_cannot_be_read() -> None:
     shelf.read("a", "x1")
     found = shelf.match()
     assert refusals(found) == {"a": "unreadable"} and found.gone == []
+
+
+def test_a_part_whose_content_cannot_be_read() -> None:
+    """Its footer could be: it is refused all the same, and the others are read."""
+    shelf = Shelf(contents={"b": "x1", "c": "y1"}, unread={"b": OSError(5, "Input/output error")})
+    shelf.read("a", "x1")
+    found = shelf.match()
+    assert refusals(found) == {"b": "unreadable"} and went_on(found) == {"c": None}
+
+
+# Attacks P22.
+@pytest.mark.parametrize("by_position", [True, False])
+def test_content_that_was_accepted_away(by_position: bool) -> None:
+    """It was read: by position another name of it is a copy."""
+    shelf = Shelf(contents={"a": "y1", "b": "x1"}, retired={"old"}, by_position=by_position)
+    shelf.read("old", "x1")
+    shelf.known[0] = replace(shelf.known[0], closed=True)
+    found = shelf.match()
+    assert refusals(found) == ({"b": "copy"} if by_position else {})
 
 
 # Attacks P22.

@@ -18,9 +18,6 @@ from semel.errors import SourceError
 from semel.sources import Gone, Known, Matched, Partition, Refusal, Window, Word, in_window, quoted
 from semel.sources.sealed.parts import Listing, Looked, Opens, Part, PartOffer
 
-ALIKE_MAX = 32
-"""Known partitions of one key that a part is held against."""
-
 
 class Own(StrEnum):
     """What the ledger knows under the part's name."""
@@ -42,7 +39,7 @@ class Twin(StrEnum):
     LEFT = "left"
     """They were, and no other part has it now."""
     HELD = "held"
-    """They were, and another part has it still."""
+    """They were, and another part has it still, or somebody accepted that it has not."""
     UNSURE = "unsure"
     """They were, and nobody can tell where that part is now."""
 
@@ -85,7 +82,8 @@ def judge(own: Own, twin: Twin, *, by_position: bool) -> Does:
 class Judged:
     """A part that was opened, and what a plan does with it.
 
-    `held`: the partition of its name. `twin`: the partition of its content under another name.
+    `held`: the partition of its name. `twin`: the partition of its content under another name;
+    `twin_retired`: accept put that aside.
     """
 
     looked: Looked
@@ -94,6 +92,7 @@ class Judged:
     twin: Partition | None = None
     state: Twin = Twin.NONE
     does: Does = Does.BEGIN
+    twin_retired: bool = False
     content: str | None = None
 
     @property
@@ -117,6 +116,7 @@ class Sorting:
     judged: list[Judged] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     taken: set[int] = field(default_factory=set)
+    retired: set[int] = field(default_factory=set)
 
     def run(self) -> "Sorting":
         self._open = {k.source_partition_id: k for k in self.known.partitions}
@@ -149,10 +149,13 @@ class Sorting:
             except FileNotFoundError:
                 continue  # It was moved meanwhile: the next plan sees where it is.
             except OSError as error:
-                why = f"{error.strerror}; give the reader access"
-                self.refused.append(refusal(part, "unreadable", why))
+                self._unreadable(part, error)
                 continue
             self.judged.append(one)
+
+    def _unreadable(self, part: Part, error: OSError) -> None:
+        why = f"{error.strerror}; give the reader access"
+        self.refused.append(refusal(part, "unreadable", why))
 
     # Keeps P13.
     def _linked(self) -> Iterator[tuple[str, Refusal]]:
@@ -192,33 +195,58 @@ class Sorting:
         """
         self.taken |= {j.held.source_partition_id for j in self.judged if j.own is Own.SAME}
         asked = [j for j in self.judged if j.own is not Own.SAME and j.looked.key and j.looked.rows]
-        keys = sorted({one.looked.key for one in asked})
-        alike = defaultdict(list)
-        if keys:
-            for r in self.known.rows("sealed", "like", keys=keys, count=ALIKE_MAX):
-                alike[r["evidence"]["head_hash"]].append(Partition(**r))
-        for one in list(asked):
-            try:
-                found = [k for k in alike[one.looked.key] if self._has(one, k)]
-            except FileNotFoundError:
-                self.judged.remove(one)
-                continue
+        alike = self._alike(asked)
+        asked = [one for one in asked if one in self.judged]
+        for one in asked:
+            found = alike[one.content] if one.content else ()
             states = [(self._twin(k), k) for k in found if k != one.held]
             for wanted in (Twin.LEFT, Twin.HELD, Twin.UNSURE):
                 one.twin = next((k for state, k in states if state is wanted), None)
                 if one.twin is not None:
                     one.state = wanted
                     break
+            if one.twin is not None:
+                one.twin_retired = one.twin.source_partition_id in self.retired
             if one.state is Twin.LEFT:
                 self.taken.add(one.twin.source_partition_id)
         for one in asked:
             if one.held is not None and one.held.source_partition_id in self.taken:
                 one.own = Own.FREE
 
+    def _hash(self, one: Judged) -> None:
+        """Take the digest of a part. One that cannot be read is no longer judged."""
+        try:
+            one.content = self.source.digest(one.part)
+        except FileNotFoundError:
+            self.judged.remove(one)  # As in `_look`.
+        except OSError as error:
+            self.judged.remove(one)
+            self._unreadable(one.part, error)
+
+    # Keeps P22.
+    def _alike(self, asked: list[Judged]) -> dict[str, list[Partition]]:
+        """By content, the partitions that some parts may be. A part is hashed where its key was
+        read before.
+        """
+        keys = sorted({one.looked.key for one in asked})
+        keys = [r["key"] for r in self.known.rows("sealed", "keys", keys=keys)] if keys else []
+        for one in asked:
+            if one.looked.key in keys and one.content is None:
+                self._hash(one)
+        alike = defaultdict(list)
+        contents = sorted({one.content for one in asked if one.content is not None})
+        if contents:
+            for r in self.known.rows("sealed", "like", keys=keys, contents=contents):
+                known = Partition(**{k: value for k, value in r.items() if k != "retired"})
+                if r["retired"]:
+                    self.retired.add(known.source_partition_id)
+                alike[r["evidence"]["content"]].append(known)
+        return alike
+
     def _twin(self, known: Partition) -> Twin:
         """Where the part is whose partition has the content of another one."""
         number = known.source_partition_id
-        if number in self.taken:
+        if number in self.taken or number in self.retired:
             return Twin.HELD
         if known.closed:
             return Twin.LEFT
@@ -384,7 +412,9 @@ def _refused(source: Opens, one: Judged) -> Refusal:
             detail += "; without a record_id, what it repeats is written again"
         return refusal(one.part, one.does, detail)
     where = "is there as well"
-    if one.state is Twin.UNSURE:
+    if one.twin_retired:
+        where = "was read, and another content accepted in its place"
+    elif one.state is Twin.UNSURE:
         where = "cannot be looked for now, as something is refused: settle that first"
     detail = (
         f"it has the content of {show(source, one.twin)}, which {where}. Remove it if it is a "
