@@ -98,21 +98,26 @@ def _holds(found: pa.DataType, declared: pa.DataType) -> bool:
     return False
 
 
+# Keeps P23.
 def taken(array: pa.Array, declared: pa.DataType) -> pa.Array:
-    """A column of a type that fits as the declared one. A time of more digits is cut."""
+    """A column of a type that fits as the declared one. A time of more digits is cut.
+
+    TypeError: it does not fit, as `misfit` says.
+    """
     if at.is_dictionary(array.type):
         return taken(array.dictionary_decode(), declared)
     if array.type == declared:
         return array
     if at.is_null(array.type):
         return pa.nulls(len(array), declared)
+    if not _is_like(array.type, declared):
+        raise TypeError(f"{declared} does not hold {array.type}")
     if at.is_timestamp(declared):
         return _moments(array, declared)
     if at.is_struct(declared):
         inner = array.flatten()  # A part of nothing is nothing.
-        parts = [
-            taken(inner[array.type.get_field_index(field.name)], field.type) for field in declared
-        ]
+        places = [array.type.get_field_index(field.name) for field in declared]
+        parts = [taken(inner[k], field.type) for k, field in zip(places, declared, strict=True)]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(parts, fields=list(declared), mask=mask)
     if at.is_map(declared) or at.is_list(declared):
@@ -127,6 +132,17 @@ def taken(array: pa.Array, declared: pa.DataType) -> pa.Array:
         values = taken(array.values, declared.value_type)
         return pa.ListArray.from_arrays(array.offsets, values, type=declared, mask=mask)
     return array.cast(declared)
+
+
+def _is_like(found: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether a type is taken, apart from what is nested in it."""
+    if at.is_struct(declared):
+        return at.is_struct(found) and all(found.get_field_index(f.name) >= 0 for f in declared)
+    if at.is_map(declared):
+        return at.is_map(found)
+    if at.is_list(declared):
+        return _is_list(found)
+    return _holds(found, declared)
 
 
 def _moments(array: pa.Array, declared: pa.TimestampType) -> pa.Array:
