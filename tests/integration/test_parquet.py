@@ -4,7 +4,7 @@ import base64
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -20,6 +20,7 @@ from fixtures.batches.workbench import Workbench, events
 from fixtures.contract.sources import Parquet
 from fixtures.kafka.topics import claimed
 from fixtures.postgres.server import lose
+from semel import limits
 from semel.audit import audit
 from semel.errors import SourceError
 from semel.ledger import Ledger
@@ -512,6 +513,119 @@ def test_a_source_of_another_format(
         run(ledger, spec, f"of {name}")
         run(ledger, spec, f"of {name} again")
     assert settled(spec).ids == ids(0, 20)
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "values"),
+    [
+        ("string", pa.array(["a", "b"], pa.string_view()), ["a"]),
+        ("binary", pa.array([b"a", b"b"], pa.binary_view()), [b"a"]),
+        ("array<string>", pa.array([["a"], ["b"]], pa.list_(pa.string_view())), [["a"]]),
+    ],
+)
+def test_views_beside_a_bad_row(
+    place: Parquet, ledger: Ledger, kind: str, column: pa.Array, values: list[object]
+) -> None:
+    put(place, v=column, x=[1.0, float("nan")])
+    spec = of(place, {"v": kind, "x": "double"})
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert [row["v"] for row in found.rows] == values and found.reasons == {"type_mismatch": 1}
+
+
+@pytest.mark.parametrize("kind", ["decimal(5,2)", "decimal(6,3)", "decimal(8,3)"])
+def test_a_decimal_beyond_its_precision(place: Parquet, ledger: Ledger, kind: str) -> None:
+    """Its row is a dead letter, whatever the declared digits are."""
+    raw = b"".join(n.to_bytes(16, "little") for n in (8_388_606, 5))
+    put(place, v=pa.Array.from_buffers(pa.decimal128(5, 2), 2, [None, pa.py_buffer(raw)]))
+    spec = of(place, {"v": kind})
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert len(found.rows) == 1 and found.reasons == {"type_mismatch": 1}
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+def test_nanoseconds_are_audited(place: Parquet, ledger: Ledger, zone: str | None) -> None:
+    """With a zone as without: DuckDB has another name for the type."""
+    put(place, v=moments("ns", 1_700_000_000_123_456_789, -1, -1_000, zone=zone))
+    spec = of(place, {"v": "timestamp"})
+    run(ledger, spec, "r1")
+    assert len(settled(spec).rows) == 3
+
+
+# Attacks S29.
+def test_an_index_out_of_its_dictionary(place: Parquet, ledger: Ledger) -> None:
+    """Its rows cannot be decoded; those of other row groups can."""
+    path = put(place, n=[*range(8)], v=pa.array(["a", "b", "c", "a"] * 2).dictionary_encode())
+    footer = pq.read_metadata(path).row_group(1).column(1)
+    end = footer.dictionary_page_offset + footer.total_compressed_size
+    data = bytearray(path.read_bytes())
+    data[end - 2] = 0xFF
+    path.write_bytes(data)
+    spec = of(place, {"n": "bigint", "v": "string"}, limits={"quarantine_ratio_max": 1.0})
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert [row["n"] for row in found.rows] == [0, 1, 2, 3] and found.reasons == {"malformed": 4}
+
+
+# Attacks S29.
+@pytest.mark.parametrize("by", ["the job", "the audit"])
+def test_a_shortage_of_memory_is_no_damage(
+    place: Parquet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Nothing is taken for damaged: the same again, with more memory, reads it."""
+    put(place, v=[1, 2])
+    spec = of(place, {"v": "bigint"})
+
+    def short(*_: object, **__: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 4294967296 failed")
+
+    if by == "the audit":
+        run(ledger, spec, "r1")
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(pq.ParquetFile, "iter_batches", short)
+        audit(spec) if by == "the audit" else run(ledger, spec, "r1")
+    run(ledger, spec, "r1")
+    assert len(settled(spec).rows) == 2
+
+
+# Attacks S29.
+def test_a_step_of_more_bytes_than_an_array_has(
+    place: Parquet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer rows are read at once; each row is read once."""
+    path = place.folder / "a.parquet"
+    pq.write_table(pa.table({"n": [*range(1_000)], "w": [0] * 1_000}), path)
+    real, asked = pq.ParquetFile.iter_batches, []
+
+    def large(self: pq.ParquetFile, size: int, *given: object, **more: object) -> Iterator:
+        asked.append(size)
+        for number, rows in enumerate(real(self, size, *given, **more)):
+            if len(self.schema) == 2 and size > 100 and number == 1:
+                what = "Nested data conversions not implemented for chunked array outputs"
+                raise pa.ArrowNotImplementedError(what)
+            yield rows
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", large)
+    monkeypatch.setattr(limits, "PIECE_ROWS_MAX", 256)
+    spec = of(place, {"n": "bigint"})
+    run(ledger, spec, "r1")
+    assert [row["n"] for row in settled(spec).rows] == [*range(1_000)]
+    assert {256, 16} <= {*asked}
+
+
+def test_statistics_that_lie(place: Parquet, ledger: Ledger) -> None:
+    """The values count, also in the audit."""
+    path = place.folder / "a.parquet"
+    pq.write_table(pa.table({"v": [77_777, 5]}), path, compression="none", use_dictionary=False)
+    known = pq.read_metadata(path).row_group(0).column(0)
+    end = known.data_page_offset + known.total_compressed_size
+    data = path.read_bytes()
+    at = data.rindex((77_777).to_bytes(8, "little"), 0, end)
+    path.write_bytes(data[:at] + (2**55 + 12_345).to_bytes(8, "little") + data[at + 8 :])
+    spec = of(place, {"v": "bigint"})
+    run(ledger, spec, "r1")
+    assert {row["v"] for row in settled(spec).rows} == {2**55 + 12_345, 5}
 
 
 # Attacks S29.

@@ -1,12 +1,12 @@
 """A column of a file as the declared type: what `misfit` refuses is never cast."""
 
-from decimal import Decimal
+from decimal import Decimal, localcontext
 
 import pyarrow as pa
 import pytest
 
 from semel.declare import ddl
-from semel.formats.exact import misfit, taken
+from semel.formats.exact import decoded, misfit, taken
 
 _TWICE = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
 
@@ -39,3 +39,53 @@ def test_what_does_not_fit_is_not_cast(kind: str, column: pa.Array) -> None:
     assert misfit(column.type, declared)
     with pytest.raises(TypeError, match="does not hold"):
         taken(column, declared.arrow())
+
+
+_INDEXES = pa.array([0, 1, 0, None, 1], pa.int32())
+_CODED = pa.DictionaryArray.from_arrays(_INDEXES, pa.array(["a", "b"]))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        _CODED,
+        pa.array(["a", None], pa.string_view()),
+        pa.array([b"\xff", None], pa.binary_view()),
+        pa.StructArray.from_arrays([_CODED], ["v"], mask=pa.array([False, True] + [False] * 3)),
+        pa.ListArray.from_arrays([0, 2, 3, 5], _CODED, mask=pa.array([False, True, False])),
+        pa.LargeListArray.from_arrays([0, 2, 3, 5], _CODED),
+        pa.array([["a", "b"], None, ["c", None]], pa.list_(pa.string_view())),
+        pa.FixedSizeListArray.from_arrays(_CODED[:4], 2),
+        pa.MapArray.from_arrays([0, 2, 3], pa.array(["x", "y", "z"]), _CODED[:3]),
+    ],
+)
+def test_what_is_coded_is_decoded(column: pa.Array) -> None:
+    """All of it, and a part."""
+    for some in (column, column[1:], column[1:2], column[:0]):
+        found = decoded(some)
+        assert found.to_pylist() == some.to_pylist()
+        found.validate(full=True)
+        assert found.take(pa.array([*range(len(some))], pa.int64())).equals(found)
+
+
+def test_an_index_out_of_its_dictionary() -> None:
+    wrong = pa.DictionaryArray.from_arrays(pa.array([0, 7]), pa.array(["a"]), safe=False)
+    with pytest.raises(pa.ArrowException):
+        decoded(wrong)
+
+
+@pytest.mark.parametrize("kind", ["decimal(6,3)", "decimal(8,3)", "decimal(38,4)"])
+def test_a_decimal_beyond_its_precision(kind: str) -> None:
+    """It is beyond the declared one as well, and no other value is touched."""
+    raw = b"".join(n.to_bytes(16, "little", signed=True) for n in (8_388_606, 5, -8_388_606, 9))
+    column = pa.Array.from_buffers(
+        pa.decimal128(5, 2), 4, [pa.py_buffer(b"\x07"), pa.py_buffer(raw)]
+    )
+    declared = ddl.parse(kind)
+    found = taken(column, declared.arrow()).to_pylist()
+    assert found[1] == Decimal("0.05") and found[3] is None
+    with localcontext(prec=60):
+        most = Decimal(10) ** (declared.precision - declared.scale)
+        assert abs(found[0]) >= most and abs(found[2]) >= most
+    column = pa.array([Decimal("1.25"), None], pa.decimal128(5, 2))
+    assert taken(column, declared.arrow()).to_pylist() == column.to_pylist()

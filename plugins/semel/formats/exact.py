@@ -4,6 +4,8 @@ Whether a type is taken depends on the types alone, so each value of it is: a nu
 rounded, a text never parsed. Values are judged later, by `semel.formats.columns`.
 """
 
+from decimal import Decimal, localcontext
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +18,9 @@ _DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 
 _MANTISSA = {32: 24, 64: 53}
 """The bits of a whole number that a floating-point number of so many bits keeps."""
+
+_DIGITS_MAX = 100
+"""More than any decimal has."""
 
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _YEARS = 10_000
@@ -114,6 +119,8 @@ def taken(array: pa.Array, declared: pa.DataType) -> pa.Array:
         raise TypeError(f"{declared} does not hold {array.type}")
     if at.is_timestamp(declared):
         return _moments(array, declared)
+    if at.is_decimal(declared) and at.is_decimal(array.type):
+        return _decimals(array, declared)
     if at.is_struct(declared):
         inner = array.flatten()  # A part of nothing is nothing.
         places = [array.type.get_field_index(field.name) for field in declared]
@@ -132,6 +139,65 @@ def taken(array: pa.Array, declared: pa.DataType) -> pa.Array:
         values = taken(array.values, declared.value_type)
         return pa.ListArray.from_arrays(array.offsets, values, type=declared, mask=mask)
     return array.cast(declared)
+
+
+def decoded(array: pa.Array) -> pa.Array:
+    """The same values without dictionaries and views, which few functions take.
+
+    pa.ArrowException: an index leads out of its dictionary.
+    """
+    kind = array.type
+    if at.is_dictionary(kind):
+        array.validate(full=True)
+        return decoded(array.dictionary_decode())
+    if at.is_string_view(kind):
+        return array.cast(pa.large_string())
+    if at.is_binary_view(kind):
+        return array.cast(pa.large_binary())
+    if not _is_coded(kind):
+        return array
+    mask = array.is_null() if array.null_count else None
+    if at.is_struct(kind):
+        parts, names = map(decoded, array.flatten()), [field.name for field in kind]
+        return pa.StructArray.from_arrays(list(parts), names, mask=mask)
+    if at.is_fixed_size_list(kind):
+        size = kind.list_size
+        bounds = np.arange(array.offset, array.offset + len(array) + 1) * size
+        bounds = pa.array(bounds, pa.int32())
+        return pa.ListArray.from_arrays(bounds, decoded(array.values), mask=mask)
+    # A mask takes no bounds that are part of others.
+    bounds = pa.array(array.offsets.to_numpy(), array.offsets.type)
+    if at.is_map(kind):
+        keys, items = decoded(array.keys), decoded(array.items)
+        return pa.MapArray.from_arrays(bounds, keys, items, mask=mask)
+    made = pa.LargeListArray if at.is_large_list(kind) else pa.ListArray
+    return made.from_arrays(bounds, decoded(array.values), mask=mask)
+
+
+def _is_coded(kind: pa.DataType) -> bool:
+    if at.is_dictionary(kind) or at.is_string_view(kind) or at.is_binary_view(kind):
+        return True
+    inner = (kind.field(k).type for k in range(kind.num_fields))
+    nested = at.is_struct(kind) or at.is_map(kind) or _is_list(kind)
+    return nested and any(map(_is_coded, inner))
+
+
+def _decimals(array: pa.Array, declared: pa.DataType) -> pa.Array:
+    """Decimals of other digits. One beyond its own type's precision is beyond the declared one's:
+    whoever judges values finds it.
+    """
+    most = Decimal(10) ** (array.type.precision - array.type.scale)
+    bounds = pc.min_max(array).as_py()
+    with localcontext(prec=_DIGITS_MAX):
+        if all(v is None or abs(v) < most for v in bounds.values()):
+            return array.cast(declared)
+        over = np.array([v is not None and abs(v) >= most for v in array.to_pylist()], bool)
+    made = pc.if_else(pa.array(over), pa.scalar(None, array.type), array).cast(declared)
+    words = np.frombuffer(made.buffers()[1], np.int64).copy()[: 2 * len(made)].reshape(-1, 2)
+    low, high = divmod(10**declared.precision, 1 << 64)[::-1]
+    words[over] = np.array([low, high], np.uint64).view(np.int64)
+    missing = pa.py_buffer(np.packbits(array.is_valid().to_numpy(False), bitorder="little"))
+    return pa.Array.from_buffers(declared, len(made), [missing, pa.py_buffer(words.tobytes())])
 
 
 def _is_like(found: pa.DataType, declared: pa.DataType) -> bool:

@@ -19,7 +19,7 @@ from semel.declare.ddl import ColumnType
 from semel.errors import SourceError, first_line
 from semel.formats import words
 from semel.formats.columns import convert
-from semel.formats.exact import misfit, taken
+from semel.formats.exact import decoded, misfit, taken
 from semel.formats.lines import Fault
 from semel.formats.records import Block, with_offset
 from semel.formats.rows import Rows
@@ -31,11 +31,11 @@ _BUFFER_BYTES = 1 << 20
 """Bytes of a column that are read at once; without a buffer a row group is read as a whole."""
 
 _INT96 = "INT96"
+_FEWER = 16
 
 
 class _Damaged(Exception):
     """Rows that cannot be decoded."""
-
 
 
 @contextmanager
@@ -64,6 +64,34 @@ def step_rows(group: pq.RowGroupMetaData) -> int:
     """How many rows of a row group are decoded at once: some BLOCK_BYTES."""
     fit = limits.BLOCK_BYTES * group.num_rows // max(group.total_byte_size, 1)
     return max(1, min(limits.PIECE_ROWS_MAX, fit))
+
+
+def steps(
+    file: pq.ParquetFile, group: int, columns: Collection[str]
+) -> Iterator[pa.RecordBatch]:
+    """A row group, some rows at once; fewer from where on so many do not fit into a column."""
+    some, given = step_rows(file.metadata.row_group(group)), 0
+    while True:
+        seen = 0
+        try:
+            for rows in file.iter_batches(
+                some, row_groups=[group], columns=list(columns), use_threads=False
+            ):
+                new = rows.slice(max(given - seen, 0))
+                seen += rows.num_rows
+                if new.num_rows:
+                    given += new.num_rows
+                    yield new
+            return
+        except pa.ArrowNotImplementedError:  # Nested text of more than 2 GiB.
+            if some == 1:
+                raise
+            some = max(1, some // _FEWER)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an error says nothing of a file: a shortage of memory, or one of the file system."""
+    return isinstance(error, MemoryError) or getattr(error, "errno", None) is not None
 
 
 # Keeps P23.
@@ -186,23 +214,23 @@ class _Reader:
             yield self._block(held, at)
 
     def _steps(self, group: int, first: int, low: int, high: int) -> Iterator[pa.RecordBatch]:
-        """Some rows at once, whose memory is bounded. _Damaged: the next ones cannot be decoded."""
+        """Some rows at once. _Damaged: the next ones cannot be decoded."""
         names, at = self._schema.names, first
-        some = step_rows(self._file.metadata.row_group(group))
-        found = self._file.iter_batches(some, row_groups=[group], columns=names, use_threads=False)
+        found = steps(self._file, group, names)
         while at < high:
             try:
                 rows = next(found, None)
+                columns = [] if rows is None else [decoded(rows.column(name)) for name in names]
             except (OSError, pa.ArrowException) as error:
-                if getattr(error, "errno", None) is not None:
-                    raise  # Of the file system: it may be read later.
+                if is_passing(error):
+                    raise
                 raise _Damaged(first_line(error)) from error
             if rows is None:
                 raise _Damaged(f"it ends at row {at}")
             start, stop = max(low - at, 0), min(high - at, rows.num_rows)
             at += rows.num_rows
             if start < stop:
-                yield rows.slice(start, stop - start).select(names)
+                yield pa.record_batch(columns, names).slice(start, stop - start)
 
     def _bytes(self, start: int, end: int) -> int:
         """The share of some rows of the file's bytes. Shares of neighbours add up."""

@@ -89,7 +89,7 @@ class ParquetFiles(SealedSource):
                     signed=len(footer) - _TAIL_BYTES > found.metadata.serialized_size,
                 )  # fmt: skip
         except (pa.ArrowException, OSError, ValueError) as error:
-            if getattr(error, "errno", None) is not None:
+            if parquet.is_passing(error):
                 raise
             why = f"its footer cannot be read ({first_line(error)}); replace the file"
             raise _Unusable("damaged", why) from error

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal, localcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,12 @@ _ROWS = 50_000
 """Rows that are judged at once."""
 
 _HASHED_BYTES = 1 << 20
-_NS = "TIMESTAMP_NS"
+_FEWER = 16
+_NS = frozenset(
+    {"TIMESTAMP_NS", "TIMESTAMPTZ_NS", "TIMESTAMP WITH TIME ZONE NS", "TIMESTAMP_NS WITH TIME ZONE"}
+)
+"""DuckDB's names of times in nanoseconds."""
+
 _MILLISECONDS_MAX = (2**63 - 1) // 1_000
 _MOMENTS = "-62135596800000000 AND 253402300799999999"
 _ODD = r"nan|inf|\\u0000|\d{5,}-|\(BC\)"
@@ -78,6 +84,9 @@ class Parts:
         self._links = count()
         self._duck = duckdb.connect()
         self._duck.execute("SET TimeZone = 'UTC'")
+        # Both take the statistics of a file for true, and change values that are beyond them.
+        off = "compressed_materialization,statistics_propagation"
+        self._duck.execute(f"SET disabled_optimizers = '{off}'")
 
     def close(self) -> None:
         """End what was opened to read."""
@@ -178,10 +187,13 @@ class _Reading:
         checksums; or the first behind the row group. And whether a time is none in DuckDB.
         """
         at, overflows = first, False
-        with suppress(OSError, pa.ArrowException):
+        try:
             for rows in self._steps(group):
                 at += rows.num_rows
                 overflows = overflows or any(map(_overflows, rows.columns))
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
+                raise  # Of this machine, not of the file.
         return at, overflows
 
     def _steps(self, group: int) -> Iterator[pa.RecordBatch]:
@@ -191,8 +203,24 @@ class _Reading:
         ) as file:  # fmt: skip
             known = file.metadata.row_group(group)
             fit = limits.BLOCK_BYTES * known.num_rows // max(known.total_byte_size, 1)
-            some = max(1, min(limits.PIECE_ROWS_MAX, fit))
-            yield from file.iter_batches(some, [group], list(self._kinds), use_threads=False)
+            some, given = max(1, min(limits.PIECE_ROWS_MAX, fit)), 0
+            while True:
+                seen = 0
+                try:
+                    for rows in file.iter_batches(
+                        some, [group], list(self._kinds), use_threads=False
+                    ):
+                        _check_indexes(rows)
+                        new = rows.slice(max(given - seen, 0))
+                        seen += rows.num_rows
+                        if new.num_rows:
+                            given += new.num_rows
+                            yield new
+                    return
+                except pa.ArrowNotImplementedError:  # Too many bytes for one array.
+                    if some == 1:
+                        raise
+                    some = max(1, some // _FEWER)
 
     def _by_duck(self, low: int, high: int) -> Iterator[pa.Table]:
         """The rows [low, high), of one row group. duckdb.Error: it cannot be read."""
@@ -277,6 +305,26 @@ def _overflows(column: pa.Array) -> bool:
     return max(-low, high) > _MILLISECONDS_MAX
 
 
+def _check_indexes(rows: pa.RecordBatch) -> None:
+    """pa.ArrowInvalid: an index leads out of its dictionary, somewhere in a column."""
+    for column in rows.columns:
+        _check_index(column)
+
+
+def _check_index(array: pa.Array) -> None:
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        array.validate(full=True)
+    elif pa.types.is_struct(kind):
+        for inner in array.flatten():
+            _check_index(inner)
+    elif pa.types.is_map(kind):
+        _check_index(array.keys)
+        _check_index(array.items)
+    elif hasattr(array, "values") and pa.types.is_nested(kind):
+        _check_index(array.values)
+
+
 def _name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
@@ -287,7 +335,7 @@ def _literal(text: str) -> str:
 
 def _cast(name: str, kind: ColumnType, found: str) -> str:
     """A column as its declared type; times are in UTC, cut to microseconds (a cast rounds)."""
-    if kind.word == "timestamp" and found == _NS:
+    if kind.word == "timestamp" and found in _NS:
         ns = f"epoch_ns({_name(name)})"
         return f"make_timestamp(({ns} - ({ns} % 1000 + 1000) % 1000) // 1000)"
     if kind.word == "decimal":
@@ -309,7 +357,7 @@ def _wrong(
     }.get(kind.word)  # fmt: skip
     if test:
         yield f"WHEN {test} THEN {_literal(f'{name} is no value of its column')}"
-    if name in record_id and found == _NS:
+    if name in record_id and found in _NS:
         lost = f"{name} loses digits, and is part of record_id"
         yield f"WHEN epoch_ns({column}) % 1000 <> 0 THEN {_literal(lost)}"
     if kind.word in ("string", "binary"):
@@ -328,6 +376,10 @@ def _judgeable(column: pa.ChunkedArray, name: str, bad: dict[int, str]) -> pa.Ar
                 bad[at] = f"{name} has a key twice"
         mask = array.is_null() if array.null_count else None
         return pa.ListArray.from_arrays(array.offsets, pairs, mask=mask)
+    if pa.types.is_decimal(array.type):
+        return _decimals(array, name, bad)
+    if pa.types.is_string_view(array.type):
+        array = array.cast(pa.string())
     if not pa.types.is_string(array.type):
         return array
     values = array.view(pa.binary())
@@ -341,6 +393,18 @@ def _judgeable(column: pa.ChunkedArray, name: str, bad: dict[int, str]) -> pa.Ar
         except UnicodeDecodeError:
             bad[at], some[at] = f"{name} is not UTF-8", None
     return pa.array(some, pa.binary()).cast(pa.string())
+
+
+def _decimals(array: pa.Array, name: str, bad: dict[int, str]) -> pa.Array:
+    """Decimals without those that have more digits than their type."""
+    most = Decimal(10) ** (array.type.precision - array.type.scale)
+    with localcontext(prec=100):
+        if all(v is None or abs(v) < most for v in pc.min_max(array).as_py().values()):
+            return array
+        over = [v is not None and abs(v) >= most for v in array.to_pylist()]
+    for at in np.flatnonzero(over).tolist():
+        bad[at] = f"{name} has more digits than its type"
+    return pc.if_else(pa.array(over), pa.scalar(None, array.type), array)
 
 
 def _plain(value: pa.Scalar) -> Any:
