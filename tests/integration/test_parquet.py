@@ -1,6 +1,7 @@
 """Files of Parquet as a source: what is taken, what is refused, and what becomes of bad rows."""
 
 import base64
+import errno
 import json
 import os
 import shutil
@@ -28,6 +29,8 @@ from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.repair.adopt import adopt
+from semel.sources.files.parquet import ParquetFiles
+from semel.sources.sealed.parts import Part
 
 
 @pytest.fixture
@@ -377,6 +380,33 @@ def test_content_that_was_accepted_away(place: Parquet, ledger: Ledger, lost: bo
         advised(ledger, done.plan.refusals[0].detail)
         run(ledger, spec, "r6")
         assert settled(spec).ids == sorted([*ids(0, 10) * 2, *ids(50, 60)])
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
+def test_a_file_that_cannot_be_read_to_its_end(
+    place: Parquet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Its footer can: it is refused alone, and read once the rest can be."""
+    place.append(0, 10)
+    place.append(10, 20)
+    path, spec = place.path, place.spec()
+    real = ParquetFiles.digest
+
+    def digest(self: ParquetFiles, part: Part) -> str:
+        if part.name == str(path):
+            raise OSError(code, os.strerror(code), part.name)
+        return real(self, part)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ParquetFiles, "digest", digest)
+        run(ledger, spec, "r1")
+        assert refusals(ledger) == {path.name: "unreadable"}
+        failing = place.spec(source={"on_refused": "fail"})
+        with pytest.raises(SourceError, match="unreadable"):
+            plan(ledger, failing, "r2")
+    place.spec()
+    run(ledger, spec, "r3")
+    assert refusals(ledger) == {} and settled(spec).ids == ids(0, 20)
 
 
 # Attacks P22.

@@ -117,6 +117,7 @@ def plan(
         try:
             survey = look(ledger, pipeline, request)
             draft = cut.cut(request, survey)
+            survey = replace(survey, refusals=(*survey.refusals, *draft.refused))
         except FileNotFoundError:  # Moved meanwhile: look again.
             continue
         failpoints.point("plan.before_lock")

@@ -1,23 +1,34 @@
 """cut, the second step of plan: what follows from the survey. Changes nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from semel.declare.parts import OnRefused
 from semel.errors import LimitError
 from semel.plan.survey import Request, Survey
-from semel.sources import Offer, Partition, Range, Refusal, as_read, in_window, unclaimed
+from semel.sources import (
+    Offer,
+    Partition,
+    Range,
+    Refusal,
+    RefusedError,
+    as_read,
+    in_window,
+    unclaimed,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
     """The ranges of a batch, and the changes to source partitions.
 
-    `failing`: the refusals that make the plan fail, so nothing is taken. `left`: how much is left
+    `refused`: what could not be claimed, beside what the survey refused. `failing`: the refusals
+    that make the plan fail, so nothing is taken. `left`: how much is left
     for a later plan. `updates` are known partitions in their new state. `made` are offers that get
     a new partition, with the last range taken from each.
     """
 
+    refused: list[Refusal]
     failing: list[Refusal]
     ranges: list[Range]
     left: int
@@ -27,9 +38,13 @@ class Draft:
 
 def cut(request: Request, survey: Survey) -> Draft:
     """Cut a batch from the free ranges. FileNotFoundError: look again. LimitError: too much."""
-    failing = _failing(request, survey)
-    ranges, left = ([], 0) if failing else _ranges(request, survey)
+    failing = _failing(request, survey.refusals)
+    ranges, left, refused = ([], 0, []) if failing else _ranges(request, survey)
+    failing += _failing(request, refused)
+    if failing:
+        ranges, left = [], 0
     return Draft(
+        refused=refused,
         failing=failing,
         ranges=ranges,
         left=left,
@@ -38,16 +53,17 @@ def cut(request: Request, survey: Survey) -> Draft:
     )
 
 
-def _failing(request: Request, survey: Survey) -> list[Refusal]:
+def _failing(request: Request, refused: Iterable[Refusal]) -> list[Refusal]:
     """The refusals that make the plan fail: those in its interval, or of unknown time."""
     # Keeps P10.
     if request.spec.source.on_refused_or_default is OnRefused.WARN:
         return []
-    return [r for r in survey.refusals if r.when is None or in_window(r.when, request.window)]
+    return [r for r in refused if r.when is None or in_window(r.when, request.window)]
 
 
-def _ranges(request: Request, survey: Survey) -> tuple[list[Range], int]:
-    """The ranges to claim, oldest offer first, and how much is left for a later plan.
+def _ranges(request: Request, survey: Survey) -> tuple[list[Range], int, list[Refusal]]:
+    """The ranges to claim, oldest offer first; how much is left for a later plan; and what is
+    refused.
 
     `select: arrival` takes up to limits.bytes_per_batch_max. `select: interval` takes everything,
     or raises LimitError.
@@ -64,16 +80,22 @@ def _ranges(request: Request, survey: Survey) -> tuple[list[Range], int]:
             f"ranges, and {spec.source.limits} allows {room}; raise the limit, or run shorter "
             "intervals"
         )
-    taken, used = [], 0
+    taken, used, refused = [], 0, {}
     for offer, start, end in spans:
+        if offer.name in refused:
+            continue
         stop = source.stop(offer, start, end, room - used, first=not taken)
         if stop > start:
-            evidence = source.evidence(offer, stop)
+            try:
+                evidence = source.evidence(offer, stop)
+            except RefusedError as error:
+                refused[offer.name] = error.refusal
+                continue
             taken.append(Range(offer=offer, start=start, end=stop, evidence=evidence))
             used += stop - start
         if stop < end:
             break
-    return taken, total - used
+    return taken, total - used, [*refused.values()]
 
 
 def _updates(survey: Survey, ranges: list[Range]) -> Iterator[Partition]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
+from semel.errors import AGAIN, SourceError
 from semel.model.batch import Claim
 
 if TYPE_CHECKING:
@@ -73,6 +74,14 @@ class Refusal:
     size: int | None = None
     copy_of: str | None = None
     behind: int | None = None
+
+
+class RefusedError(SourceError):
+    """Something is refused while it is claimed or accepted."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"{refusal.name!r}: {refusal.reason}: {refusal.detail}", next=AGAIN)
+        self.refusal = refusal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +285,10 @@ class Source(ABC):
 
     @abstractmethod
     def evidence(self, offer: Offer, end: int) -> Evidence:
-        """The evidence that recognises an offer once all positions before `end` are read."""
+        """The evidence that recognises an offer once all positions before `end` are read.
+
+        RefusedError: that cannot be told, so nothing of it can be read now.
+        """
 
     @abstractmethod
     def accept(

@@ -149,13 +149,9 @@ class Sorting:
             except FileNotFoundError:
                 continue  # It was moved meanwhile: the next plan sees where it is.
             except OSError as error:
-                self._unreadable(part, error)
+                self.refused.append(unreadable(part, error))
                 continue
             self.judged.append(one)
-
-    def _unreadable(self, part: Part, error: OSError) -> None:
-        why = f"{error.strerror}; give the reader access"
-        self.refused.append(refusal(part, "unreadable", why))
 
     # Keeps P13.
     def _linked(self) -> Iterator[tuple[str, Refusal]]:
@@ -221,7 +217,7 @@ class Sorting:
             self.judged.remove(one)  # As in `_look`.
         except OSError as error:
             self.judged.remove(one)
-            self._unreadable(one.part, error)
+            self.refused.append(unreadable(one.part, error))
 
     # Keeps P22.
     def _alike(self, asked: list[Judged]) -> dict[str, list[Partition]]:
@@ -382,6 +378,11 @@ def refusal(part: Part, reason: str, detail: str) -> Refusal:
     """A refused part."""
     text = "".join(char if char.isprintable() else "?" for char in detail)
     return Refusal(name=part.name, reason=reason, detail=text, when=part.when)
+
+
+def unreadable(part: Part, error: OSError) -> Refusal:
+    """The refusal of a part that cannot be read."""
+    return refusal(part, "unreadable", f"{error.strerror}; give the reader access")
 
 
 def accepting(source: Opens, name: str, option: str = "") -> str:

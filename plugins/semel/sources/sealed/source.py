@@ -18,6 +18,7 @@ from semel.sources import (
     Matched,
     Partition,
     Refusal,
+    RefusedError,
     Source,
     Window,
     Word,
@@ -74,7 +75,12 @@ class SealedSource(Opens, Source):
 
     # Keeps P22.
     def evidence(self, offer: PartOffer, end: int) -> Evidence:  # noqa: ARG002 - it is of the whole
-        content = offer.content or self.digest(offer.part)
+        try:
+            content = offer.content or self.digest(offer.part)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise RefusedError(matching.unreadable(offer.part, error)) from error
         return {**offer.evidence, "content": content, "stamp": offer.fingerprint}
 
     def accept(
