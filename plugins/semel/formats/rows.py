@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.types as at
 
 _EXTRA_DIGITS = "000"
+_NOT_A_TIME = -(2**63)
+"""The number that numpy has no time for: a letter has it as it is, with its unit."""
 
 
 class Rows:
@@ -116,4 +118,8 @@ def _times(array: pa.Array) -> list[str | None]:
         texts = [f"{text}{'.' * (not digits)}{'0' * (6 - digits)}" for text in texts]
     elif digits > 6:
         texts = [text.removesuffix(_EXTRA_DIGITS) for text in texts]
-    return _where(array, [f"{text}Z" for text in texts])
+    texts = [f"{text}Z" for text in texts]
+    numbers = pc.fill_null(array.view(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    for place in np.flatnonzero(numbers == _NOT_A_TIME).tolist():
+        texts[place] = f"{_NOT_A_TIME}{unit}"
+    return _where(array, texts)

@@ -39,10 +39,16 @@ _ROWS = 50_000
 
 _HASHED_BYTES = 1 << 20
 _FEWER = 16
-_NS = frozenset(
-    {"TIMESTAMP_NS", "TIMESTAMPTZ_NS", "TIMESTAMP WITH TIME ZONE NS", "TIMESTAMP_NS WITH TIME ZONE"}
-)
-"""DuckDB's names of times in nanoseconds."""
+_NS = "BIGINT"
+"""What times in nanoseconds are to DuckDB: of its own it takes the longest for infinity."""
+
+_SECONDS = -62_135_596_800, 253_402_300_799
+_DAYS = -719_162, 2_932_896
+"""The first and the last of the years 1 to 9999, since 1970."""
+
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_NOT_A_TIME = -(2**63)
+"""The number that numpy has no time for."""
 
 _MILLISECONDS_MAX = (2**63 - 1) // 1_000
 _MOMENTS = "-62135596800000000 AND 253402300799999999"
@@ -335,9 +341,9 @@ def _literal(text: str) -> str:
 
 def _cast(name: str, kind: ColumnType, found: str) -> str:
     """A column as its declared type; times are in UTC, cut to microseconds (a cast rounds)."""
-    if kind.word == "timestamp" and found in _NS:
-        ns = f"epoch_ns({_name(name)})"
-        return f"make_timestamp(({ns} - ({ns} % 1000 + 1000) % 1000) // 1000)"
+    if kind.word == "timestamp" and found == _NS:
+        ns = _name(name)
+        return f"make_timestamp({ns} // 1000 - CAST({ns} % 1000 < 0 AS BIGINT))"
     if kind.word == "decimal":
         return f"CAST({_name(name)} AS DECIMAL({kind.precision}, {kind.scale}))"
     return f"TRY_CAST({_name(name)} AS {_WORDS[kind.word]})"
@@ -357,9 +363,9 @@ def _wrong(
     }.get(kind.word)  # fmt: skip
     if test:
         yield f"WHEN {test} THEN {_literal(f'{name} is no value of its column')}"
-    if name in record_id and found in _NS:
+    if name in record_id and kind.word == "timestamp" and found == _NS:
         lost = f"{name} loses digits, and is part of record_id"
-        yield f"WHEN epoch_ns({column}) % 1000 <> 0 THEN {_literal(lost)}"
+        yield f"WHEN {column} % 1000 <> 0 THEN {_literal(lost)}"
     if kind.word in ("string", "binary"):
         size = f"octet_length({value}::BLOB)" if kind.word == "binary" else f"strlen({value})"
         yield f"WHEN {size} > {limits.RECORD_BYTES_MAX} THEN 'it is too long'"
@@ -376,6 +382,8 @@ def _judgeable(column: pa.ChunkedArray, name: str, bad: dict[int, str]) -> pa.Ar
                 bad[at] = f"{name} has a key twice"
         mask = array.is_null() if array.null_count else None
         return pa.ListArray.from_arrays(array.offsets, pairs, mask=mask)
+    if pa.types.is_timestamp(array.type) or pa.types.is_date(array.type):
+        return _moments(array, name, bad)
     if pa.types.is_decimal(array.type):
         return _decimals(array, name, bad)
     if pa.types.is_string_view(array.type):
@@ -393,6 +401,24 @@ def _judgeable(column: pa.ChunkedArray, name: str, bad: dict[int, str]) -> pa.Ar
         except UnicodeDecodeError:
             bad[at], some[at] = f"{name} is not UTF-8", None
     return pa.array(some, pa.binary()).cast(pa.string())
+
+
+def _moments(array: pa.Array, name: str, bad: dict[int, str]) -> pa.Array:
+    """Times and dates without those that are in no year of a column."""
+    low, high = _DAYS
+    if pa.types.is_date(array.type):
+        array = array.cast(pa.date32())
+        numbers = array.view(pa.int32())
+    else:
+        per, numbers = _PER_SECOND[array.type.unit], array.view(pa.int64())
+        low, high = max(_SECONDS[0] * per, -(2**63)), min((_SECONDS[1] + 1) * per, 2**63) - 1
+    found = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
+    over = (found < low) | (found > high)
+    for at in np.flatnonzero(over).tolist():
+        bad[at] = f"{name} is no value of its column"
+    array = pc.if_else(pa.array(over), pa.scalar(None, array.type), array)
+    is_ns = pa.types.is_timestamp(array.type) and array.type.unit == "ns"
+    return array.view(pa.int64()) if is_ns else array
 
 
 def _decimals(array: pa.Array, name: str, bad: dict[int, str]) -> pa.Array:
@@ -415,6 +441,8 @@ def _plain(value: pa.Scalar) -> Any:
     if pa.types.is_dictionary(kind):
         return _plain(value.cast(kind.value_type))
     if pa.types.is_timestamp(kind):
+        if value.value == _NOT_A_TIME:
+            return f"{value.value}{kind.unit}"
         text = str(np.datetime64(value.value, kind.unit))
         whole, _, part = text.partition(".")
         part = part.ljust(6, "0")
