@@ -129,6 +129,11 @@ REFUSED = {
     "text": ("bigint", {"v": ["1"]}, "column 'v' is string"),
     "bytes": ("string", {"v": [b"a"]}, "column 'v' is binary"),
     "time": ("date", {"v": moments("us", 0)}, "column 'v' is timestamp"),
+    "own": (
+        "string",
+        {"v": pa.array([b"0" * 16], pa.binary(16)).cast(pa.uuid())},
+        "a type of its own; let its writer write fixed_size_binary",
+    ),
     "in a list": ("array<int>", {"v": pa.array([[1]])}, "column 'v'[] is int64"),
     "in a struct": (
         "struct<a: bigint, b: bigint>", {"v": pa.array([{"a": 1}])}, "'v'.b is not in the file"
@@ -600,6 +605,39 @@ def test_the_farthest_times(place: Parquet, ledger: Ledger, case: str) -> None:
     spec = of(place, {"v": kind}, limits={"quarantine_ratio_max": 1.0})
     run(ledger, spec, "r1")
     assert len(settled(spec).rows) == count
+
+
+def test_the_text_of_a_letter(place: Parquet, ledger: Ledger) -> None:
+    """Decimals as digits, and each pair of a map."""
+    pairs = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
+    put(place, m=pairs, d=pa.array([Decimal("0E-10")], pa.decimal128(20, 10)))
+    spec = of(
+        place, {"m": "map<string, bigint>", "d": "decimal(20,10)"},
+        limits={"quarantine_ratio_max": 1.0},
+    )  # fmt: skip
+    run(ledger, spec, "r1")
+    ((*_, raw),) = settled(spec).letters
+    assert json.loads(raw) == {"m": [["a", 1], ["a", 2]], "d": "0.0000000000"}
+
+
+def test_a_record_too_long_altogether(
+    place: Parquet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All text counts, that of nested values too."""
+    monkeypatch.setattr(limits, "RECORD_BYTES_MAX", 1_000)
+    long, short = "x" * 600, "y" * 300
+    put(
+        place, n=[0, 1, 2, 3, 4], a=[long, short, "", "", ""], b=[long, short, "", "", ""],
+        v=pa.array([[], [short], [long, long], None, [short]]),
+        s=pa.array([None, None, None, {"t": long * 2}, {"t": short}]),
+    )  # fmt: skip
+    kinds = {"n": "bigint", "a": "string", "b": "string", "v": "array<string>"}
+    spec = of(
+        place, kinds | {"s": "struct<t: string>"}, limits={"quarantine_ratio_max": 1.0}
+    )
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert [row["n"] for row in found.rows] == [1, 4] and found.reasons == {"too_long": 3}
 
 
 # Attacks S29.

@@ -34,6 +34,8 @@ def misfit(found: pa.DataType, kind: ColumnType) -> str | None:
     The sentence goes on behind the column's name.
     """
     found = _plain(found)
+    if isinstance(found, pa.BaseExtensionType):
+        return f" is {found}, a type of its own; let its writer write {found.storage_type}"
     if at.is_null(found) or found == kind.arrow():
         return None
     if kind.word == "struct" and at.is_struct(found):

@@ -290,9 +290,7 @@ class _Reader:
             return {}
         sizes = np.zeros(rows.num_rows, np.int64)
         for column, field in zip(rows.columns, self._schema, strict=True):
-            if pa.types.is_string(field.type) or pa.types.is_binary(field.type):
-                found = pc.binary_length(taken(column, field.type))
-                sizes += pc.fill_null(found, 0).to_numpy(zero_copy_only=False)
+            sizes += _sizes(taken(column, field.type))
         long = np.flatnonzero(sizes > limits.RECORD_BYTES_MAX).tolist()
         what = f"expected a record of at most {limits.RECORD_BYTES_MAX} bytes"
         return dict.fromkeys(long, (Reason.too_long, what))
@@ -308,6 +306,22 @@ class _Reader:
             bytes_read=self._bytes(start, end),
             left_out=offsets[~wanted],
         )
+
+
+def _sizes(array: pa.Array) -> np.ndarray:
+    """How many bytes of text and bytes each row has, also within its values."""
+    kind = array.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
+    sizes = np.zeros(len(array), np.int64)
+    if pa.types.is_struct(kind):
+        for inner in array.flatten():
+            sizes += _sizes(inner)
+    elif pa.types.is_list(kind) or pa.types.is_map(kind):
+        array = _as_list(array) if pa.types.is_map(kind) else array
+        before = np.concatenate([[0], np.cumsum(_sizes(array.values))])
+        sizes = np.diff(before[array.offsets.to_numpy()])
+    return sizes
 
 
 # A map is a list of its pairs to who judges values.

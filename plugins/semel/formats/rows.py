@@ -1,7 +1,7 @@
 """Rows of a block that were never text: what a dead letter keeps of one is the row as JSON.
 
 Only rows that are rejected are written so: numbers as they are (also NaN and Infinity), decimals as
-text of their digits, times in ISO 8601 with six digits of a second, or nine where they have more,
+text of their digits, a map with a key twice as its pairs, times in ISO 8601 with six digits of a second, or nine where they have more,
 bytes in base64, text that is not UTF-8 with its bytes as `\\xff`.
 """
 
@@ -64,7 +64,7 @@ def plain(array: pa.Array) -> list[Any]:
         days = array.cast(pa.date32()).view(pa.int32())
         return _where(array, _shown(days, "D"))
     if at.is_decimal(kind):
-        return [None if v is None else str(v) for v in array.to_pylist()]
+        return [None if v is None else format(v, "f") for v in array.to_pylist()]
     if _is_binary(kind):
         return [None if v is None else base64.b64encode(v).decode() for v in array.to_pylist()]
     if at.is_string(kind) or at.is_large_string(kind) or at.is_string_view(kind):
@@ -78,13 +78,20 @@ def plain(array: pa.Array) -> list[Any]:
     if at.is_map(kind):
         keys, items = plain(array.keys), plain(array.items)
         spans = _spans(array)
-        return _where(array, [dict(zip(keys[a:b], items[a:b], strict=True)) for a, b in spans])
+        return _where(array, [_pairs(keys[a:b], items[a:b]) for a, b in spans])
     if at.is_list(kind) or at.is_large_list(kind):
         values = plain(array.values)
         return _where(array, [values[a:b] for a, b in _spans(array)])
     if at.is_fixed_size_list(kind):
         return plain(array.cast(pa.list_(kind.value_field)))
     return array.to_pylist()
+
+
+def _pairs(keys: list[str], items: list[Any]) -> dict[str, Any] | list[Any]:
+    """A map: an object, or its pairs where a key is there twice."""
+    if len(set(keys)) == len(keys):
+        return dict(zip(keys, items, strict=True))
+    return [[key, item] for key, item in zip(keys, items, strict=True)]
 
 
 def _is_binary(kind: pa.DataType) -> bool:

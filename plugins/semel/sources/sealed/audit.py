@@ -250,6 +250,10 @@ class _Reading:
 
     def _lines(self, rows: pa.Table, at: int) -> Lines:
         bad: dict[int, str] = {}
+        if rows.nbytes > limits.RECORD_BYTES_MAX:
+            sizes = sum(_text_bytes(c.combine_chunks()) for c in rows.columns)
+            long = np.flatnonzero(sizes > limits.RECORD_BYTES_MAX).tolist()
+            bad |= dict.fromkeys(long, "it is too long")
         judged = {n: _judgeable(rows.column(n), n, bad) for n in rows.column_names}
         self._judge.register("rows", pa.table(judged))
         found = map(str, self._judge.table("rows").types)
@@ -366,9 +370,28 @@ def _wrong(
     if name in record_id and kind.word == "timestamp" and found == _NS:
         lost = f"{name} loses digits, and is part of record_id"
         yield f"WHEN {column} % 1000 <> 0 THEN {_literal(lost)}"
-    if kind.word in ("string", "binary"):
-        size = f"octet_length({value}::BLOB)" if kind.word == "binary" else f"strlen({value})"
-        yield f"WHEN {size} > {limits.RECORD_BYTES_MAX} THEN 'it is too long'"
+
+
+def _text_bytes(array: pa.Array) -> np.ndarray:
+    """How many bytes of text and bytes each row has, within nested values as well."""
+    kind, types = array.type, pa.types
+    if types.is_dictionary(kind):
+        return _text_bytes(array.dictionary_decode())
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return _text_bytes(array.cast(pa.large_binary()))
+    if types.is_struct(kind):
+        return sum(map(_text_bytes, array.flatten()), np.zeros(len(array), np.int64))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
+        parts = [array.keys, array.items] if types.is_map(kind) else [array.values]
+        inner = np.concatenate([[0], np.cumsum(sum(map(_text_bytes, parts)))])
+        return np.diff(inner[array.offsets.to_numpy()])
+    if types.is_fixed_size_list(kind):
+        return _text_bytes(array.cast(pa.list_(kind.value_field)))
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or (
+        types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+    ):
+        return pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
+    return np.zeros(len(array), np.int64)
 
 
 def _judgeable(column: pa.ChunkedArray, name: str, bad: dict[int, str]) -> pa.Array:
@@ -450,11 +473,12 @@ def _plain(value: pa.Scalar) -> Any:
     if pa.types.is_date(kind):
         return str(np.datetime64(value.cast(pa.date32()).value, "D"))
     if pa.types.is_decimal(kind):
-        return str(value.as_py())
+        return format(value.as_py(), "f")
     if pa.types.is_struct(kind):
         return {name: _plain(value[name]) for name in value}
     if pa.types.is_map(kind):
-        return {_plain(pair["key"]): _plain(pair["value"]) for pair in value.values or ()}
+        pairs = [[_plain(pair["key"]), _plain(pair["value"])] for pair in value.values or ()]
+        return dict(pairs) if len({key for key, _ in pairs}) == len(pairs) else pairs
     if hasattr(value, "values"):
         return [_plain(one) for one in value.values]
     if pa.types.is_string(kind):
