@@ -46,6 +46,7 @@ from semel.reader import dataset
 from semel.reports.find import find
 from semel.reports.gaps import gaps
 from semel.runs.run import run_batch
+from semel.sinks.spec import archive_of
 from semel.stage import stage
 
 _SQL = Path(__file__).with_suffix(".sql")
@@ -289,7 +290,7 @@ def _markers(place: Place, spec: Spec, options: Namespace) -> dict[int, dict[str
     [data] = [file for file in mould["files"] if file["kind"] == "data"]
     source = spec.sink_path() / data["path"]
     sink = place.data / "out" / "many"
-    folder = layout.markers(layout.place(sink))
+    folder = layout.markers(archive_of(sink))
     sink.mkdir()
     folder.mkdir(parents=True)
     found, there = {}, 0

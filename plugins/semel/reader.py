@@ -16,6 +16,7 @@ from semel.archive.marker import Marker, markers
 from semel.errors import TerminalError
 from semel.formats.output import columns_in_files, dataset_of
 from semel.model.manifest import Kind
+from semel.sinks.spec import archive_of
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -35,7 +36,7 @@ def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> "d
     import pyarrow.dataset as ds
 
     sink = Path(sink_path)
-    kept = Path(archive_path) if archive_path else layout.place(sink)
+    kept = Path(archive_path) if archive_path else archive_of(sink)
     found = markers(sink, kept)
     if not found:
         raise TerminalError(

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import xxhash
 
 from beside import BrokenPromise, Going
-from semel.archive import layout
 from semel.archive.marker import Marker, marker_paths, read_marker
 from semel.model.manifest import Kind
+from semel.sinks.spec import archive_of
 
 PASS_SECONDS = 1.0
 
@@ -56,7 +56,7 @@ class Watch:
         if self.markers:
             self._read(dice.choice(self.markers))
             self.seen.read_again += 1
-        for path in marker_paths(layout.place(self.sink)):
+        for path in marker_paths(archive_of(self.sink)):
             if path not in self.sights:
                 self._take(path)
 

@@ -9,10 +9,10 @@ import pytest
 
 from fixtures.batches.account import ids, run, settled
 from fixtures.batches.workbench import Workbench, events
-from semel.archive import layout
 from semel.errors import LimitError, TerminalError
 from semel.ledger import Ledger
 from semel.plan.abandon import abandon
+from semel.sinks.spec import archive_of
 from semel.spark.engine import SparkEngine
 
 TRANSFORMS = """
@@ -68,7 +68,7 @@ def spec_with(bench: Workbench, *functions: str, **changes: object):
 
 def rows_of(sink: Path) -> list[dict]:
     """The output as a reader of Hive folders sees it, with the partition's values as text."""
-    markers = (layout.place(sink) / "markers").glob("*.json")
+    markers = (archive_of(sink) / "markers").glob("*.json")
     files = [f for m in markers for f in json.loads(m.read_text())["files"] if f["kind"] == "data"]
     found = []
     for file in files:

@@ -3,6 +3,8 @@
 import importlib
 import json
 import pickle
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -13,9 +15,9 @@ import xxhash
 
 from fixtures.batches.account import ids, quiet, run, settled
 from fixtures.batches.workbench import Workbench
-from fixtures.contract.sources import Files, Parquet, Place
+from fixtures.contract.sources import Files, Parquet, Place, Upstream
 from fixtures.kafka.topics import Topic
-from fixtures.postgres.server import lose
+from fixtures.postgres.server import database, lose
 from semel.errors import LimitError, SourceError
 from semel.formats.selection import Selection
 from semel.ledger import Ledger
@@ -32,17 +34,29 @@ from semel.sources import Source, nothing_known
 from workers import NEEDS_BROKER
 
 FILES = ("jsonl", "csv", "jsonl.gz", "parquet")
-SOURCES = (*FILES, pytest.param("kafka", marks=NEEDS_BROKER))
+CUT = (*FILES, pytest.param("kafka", marks=NEEDS_BROKER))
+SOURCES = (*CUT, "pipeline")
 
 OF_FILES = pytest.mark.parametrize("place", FILES, indirect=True)
 """What has no meaning for other sources: other names, text, and coming back."""
 
+OF_RECORDS = pytest.mark.parametrize("place", CUT, indirect=True)
+"""What has no meaning for batches, which are taken whole, and when they come."""
+
 
 @pytest.fixture(params=SOURCES)
-def place(request: pytest.FixtureRequest, bench: Workbench) -> Place:
-    if request.param == "kafka":
-        return Topic(bench, request.getfixturevalue("kafka"))
-    return Parquet(bench) if request.param == "parquet" else Files(bench, request.param)
+def place(request: pytest.FixtureRequest, bench: Workbench) -> Iterator[Place]:
+    match request.param:
+        case "kafka":
+            yield Topic(bench, request.getfixturevalue("kafka"))
+        case "parquet":
+            yield Parquet(bench)
+        case "pipeline":
+            postgres, template = map(request.getfixturevalue, ("postgres", "template"))
+            with database(postgres, template) as dsn, Ledger(dsn) as ledger:
+                yield Upstream(bench, ledger)
+        case kind:
+            yield Files(bench, kind)
 
 
 def claimed(ledger: Ledger, batch_id: int) -> list[Claim]:
@@ -81,6 +95,7 @@ def test_what_is_read_is_settled(place: Place, ledger: Ledger) -> None:
 
 
 # Attacks P6.
+@OF_RECORDS
 @pytest.mark.parametrize("room", [1, 90, 200])
 def test_a_range_ends_where_a_record_ends(place: Place, ledger: Ledger, room: int) -> None:
     """Whatever the room, each record is in one batch; one that is larger is taken alone."""
@@ -100,6 +115,7 @@ def test_a_range_ends_where_a_record_ends(place: Place, ledger: Ledger, room: in
 
 
 # Attacks P10.
+@OF_RECORDS
 def test_an_interval_is_taken_whole_or_not_at_all(place: Place, ledger: Ledger) -> None:
     """More than the limit of an interval is an error before any work: nothing is planned."""
     place.append(0, 10)
@@ -249,7 +265,7 @@ def test_what_is_gone_is_told_until_a_person_accepts_it(place: Place, ledger: Le
     assert found.refusals == () and [loss.name for loss in found.losses] == [name]
 
 
-@OF_FILES
+@pytest.mark.parametrize("place", [*FILES, "pipeline"], indirect=True)
 def test_what_comes_back_goes_on(place: Files, ledger: Ledger) -> None:
     """A partition that was closed is open again: it is not read twice."""
     place.append(0, 200)
@@ -309,7 +325,7 @@ def test_executors_look_at_what_the_driver_sees(place: Place) -> None:
     place.append(0, 10)
     source = open_source(place.spec())
     told, look = source.probe()
-    assert "of events in" in told and Source.probe(source) == ("1 to read", None)
+    assert re.search(" of (events|up) in ", told) and Source.probe(source) == ("1 to read", None)
     importlib.import_module(look.module).look(*json.loads(json.dumps(look.values)))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from airflow.sdk import (
     DAG,
+    Asset,
     AsyncCallback,
     CronDataIntervalTimetable,
     DeadlineAlert,
@@ -30,7 +31,7 @@ from semel.declare.durations import format_duration
 from semel.declare.parts import Select
 from semel.declare.yaml import declared_name
 from semel.errors import SpecError
-from semel.pipeline.spec import Spec
+from semel.pipeline.spec import UPSTREAM, Spec
 
 COLLECT_SCHEDULE = "17 * * * *"
 """Hourly, off the full hour, when many pipelines begin."""
@@ -100,12 +101,11 @@ def refuse_broken(folder: Path | None) -> None:
 
 def pipeline_dag(spec: Spec, folder: Path | None) -> DAG:
     """The DAG of one pipeline of a folder."""
-    timetable = spec.schedule and CronDataIntervalTimetable(spec.schedule, timezone="UTC")
     dag = DAG(
         dag_id=spec.name,
         description=spec.description or None,
         doc_md=describe.pipeline(spec),
-        schedule=timetable,
+        schedule=_schedule(spec),
         catchup=False,
         max_active_runs=spec.max_active_runs,
         # What has no schedule runs only when somebody asks, and then at once.
@@ -126,6 +126,12 @@ def pipeline_dag(spec: Spec, folder: Path | None) -> DAG:
         FinalizeOperator(task_id="finalize", **where),
     )
     return dag
+
+
+def _schedule(spec: Spec) -> CronDataIntervalTimetable | list[Asset] | None:
+    if spec.schedule == UPSTREAM:
+        return [assets.asset(spec.source.upstream)]
+    return spec.schedule and CronDataIntervalTimetable(spec.schedule, timezone="UTC")
 
 
 def _deadline(spec: Spec) -> DeadlineAlert | None:

@@ -6,49 +6,21 @@ so that the sink's folder holds only data files. The archive is inside (`_semel/
 cannot share links.
 """
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from semel import settings
-from semel.errors import TerminalError
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
-from semel.sinks.spec import ARCHIVES
+from semel.sinks.spec import ARCHIVES, MARKERS, archive_of
 
 
 def of(spec: Spec) -> Path:
-    """A pipeline's archive, as declared or found by its sink. TerminalError as in `place`."""
+    """A pipeline's archive, as declared or found by its sink. TerminalError as in `archive_of`."""
     if declared := spec.declared_archive():
         return declared
     sink = spec.sink_path()
-    return place(sink) if sink else settings.data_roots()[0] / ARCHIVES / spec.name
-
-
-# Keeps L2.
-def place(sink: Path) -> Path:
-    """The archive of a sink folder, or the place for a new one.
-
-    TerminalError: there are two.
-    """
-    beside, inside = sink.parent / ARCHIVES / sink.name, sink / ARCHIVES
-    there = [archive for archive in (beside, inside) if markers(archive).is_dir()]
-    if len(there) > 1:
-        raise TerminalError(
-            f"{beside} and {inside} both hold markers, and a sink has one archive; move the one "
-            "that does not belong here aside, or declare sink.archive"
-        )
-    if there:
-        return there[0]
-    return inside if inside.is_dir() or _is_mount(sink) else beside
-
-
-def _is_mount(sink: Path) -> bool:
-    """Whether a folder is a mount, so that no file beside it can be linked into it."""
-    try:
-        return os.path.ismount(sink) or sink.stat().st_dev != sink.parent.stat().st_dev
-    except FileNotFoundError:
-        return False
+    return archive_of(sink) if sink else settings.data_roots()[0] / ARCHIVES / spec.name
 
 
 def attempt(archive: Path, batch_id: int, fence: int) -> Path:
@@ -63,7 +35,7 @@ def staging(archive: Path) -> Path:
 
 def markers(archive: Path) -> Path:
     """The folder of the success markers."""
-    return archive / "markers"
+    return archive / MARKERS
 
 
 def adoptions(archive: Path) -> Path:

@@ -22,6 +22,7 @@ from semel.model.batch import Claim, Counts
 from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, MarkedFile
 from semel.pipeline.spec import Spec
+from semel.sinks.spec import archive_of
 from semel.storage import checksum
 
 
@@ -148,7 +149,7 @@ def markers(sink_path: str | Path, archive_path: Path | None = None) -> list[Mar
     `archive_path`: their archive, if `sink.archive` is declared.
     """
     sink = Path(sink_path)
-    return markers_in(sink, archive_path or layout.place(sink))
+    return markers_in(sink, archive_path or archive_of(sink))
 
 
 def markers_in(sink: Path | None, kept: Path) -> list[Marker]:

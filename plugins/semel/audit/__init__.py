@@ -46,6 +46,7 @@ from semel.pipeline.opening import open_sink, open_sinks
 from semel.pipeline.spec import Spec
 from semel.sinks import MiscountError, Note, Notes, OutputGoneError, Sink, SupersededError, held
 from semel.sinks.held import Told
+from semel.sinks.spec import archive_of
 
 __all__ = ["Check", "Offender", "Verdict", "audit"]
 
@@ -70,7 +71,7 @@ def audit(spec: Spec, sink_path: str | Path | None = None) -> Verdict:
         sink, kept = spec.sink_path(), layout.of(spec)
     else:
         sink = Path(sink_path)
-        kept = layout.place(sink)
+        kept = archive_of(sink)
     with Engine("audit") as engine:
         return _Audit(spec, sink, kept, engine).run()
 

@@ -12,9 +12,17 @@ if TYPE_CHECKING:
 
 
 _PAUSED = (
-    "its DAG runs at {schedule!r} (UTC) and arrives paused, unless Airflow's settings say "
-    "otherwise: airflow dags unpause {name}"
+    "its DAG runs {when} and arrives paused, unless Airflow's settings say otherwise: "
+    "airflow dags unpause {name}"
 )
+
+
+def _when(schedule: str) -> str:
+    from semel.pipeline.spec import UPSTREAM
+
+    if schedule == UPSTREAM:
+        return "when the pipeline that it reads finalizes a batch,"
+    return f"at {schedule!r} (UTC)"
 
 
 def _notes(spec: "Spec") -> list[str]:
@@ -83,7 +91,8 @@ def validate(
             if not one["errors"]:
                 print(f"OK {one['file']}: {one['name']}, digest {one['digest'][:12]}")
                 if one["schedule"]:
-                    print(f"   {_PAUSED.format(**one)}")
+                    when = _when(one["schedule"])
+                    print(f"   {_PAUSED.format(**one, when=when)}")
                 for note in one["notes"]:
                     print(f"   {note}")
         for line in [line for one in checked for line in one["errors"]] + clashes:

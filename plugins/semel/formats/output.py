@@ -54,8 +54,6 @@ def rows_of(
 
     `columns`: all when left out. OSError, pa.ArrowException: it cannot be read.
     """
-    import pyarrow.dataset as ds
-
     schema, declared = columns_in_files(marker), marker.spec.sink
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     if declared.format != "parquet":
@@ -63,20 +61,31 @@ def rows_of(
         for rows in there.to_batches(columns=wanted.names, **BOUNDED):
             yield from cut(pa.Table.from_batches([rows]), PIECE_BYTES_MAX)
         return
-    keys = pa.schema([schema.field(name) for name in declared.partition_by])
-    folders = ds.partitioning(keys, flavor="hive") if len(keys) else None
-    values = ds.get_partition_keys(folders.parse(file.path)) if folders else {}
+    values = folder_values(schema, declared.partition_by, file.path)
     for rows in pieces(marker.path_of(file), [n for n in wanted.names if n not in values]):
         found = [_column(rows, field, values) for field in wanted]
         # Without a column, too, it is as many rows.
         yield pa.table(found, schema=wanted) if found else pa.Table.from_batches([rows]).select([])
 
 
-def _column(rows: pa.RecordBatch, field: pa.Field, values: dict[str, Any]) -> pa.Array:
+def folder_values(
+    columns: pa.Schema, partition_by: Sequence[str], path: str
+) -> dict[str, pa.Scalar]:
+    """The values of a file's partition columns, which the folders of its path name."""
+    if not partition_by:
+        return {}
+    import pyarrow.dataset as ds
+
+    keys = pa.schema([columns.field(name) for name in partition_by])
+    found = ds.get_partition_keys(ds.partitioning(keys, flavor="hive").parse(path))
+    return {field.name: pa.scalar(found.get(field.name), field.type) for field in keys}
+
+
+def _column(rows: pa.RecordBatch, field: pa.Field, values: dict[str, pa.Scalar]) -> pa.Array:
     """A column of rows as `field`; `values` are the same in all of them."""
     at = rows.schema.get_field_index(field.name)
     if field.name in values or at < 0:
-        return pa.repeat(pa.scalar(values.get(field.name), field.type), rows.num_rows)
+        return pa.repeat(values.get(field.name, pa.scalar(None, field.type)), rows.num_rows)
     return rows.column(at) if rows.column(at).type == field.type else rows.column(at).cast(field.type)
 
 

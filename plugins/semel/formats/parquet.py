@@ -7,6 +7,7 @@ range, text that is none.
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import BinaryIO
 
 import numpy as np
@@ -152,21 +153,24 @@ def blocks(
     columns: Mapping[str, ColumnType],
     exact: Collection[str],
     selection: Selection | None,
+    first: int = 0,
+    fixed: Mapping[str, pa.Scalar] = MappingProxyType({}),
 ) -> Iterator[Block]:
     """The rows of a claimed range, from the row groups whose first claimed row is in `owned`.
 
-    `length`: the file's bytes; of these, a row has its share. SourceError: the columns are not the
-    declared ones, as a replay may declare others than its batch did.
+    `length`: the file's bytes; of these, a row has its share. `first`: the position of its first
+    row. `fixed`: columns that the file does not hold, each with its one value. SourceError: the
+    columns are not the declared ones, as a replay may declare others than its batch did.
     """
     schema = pa.schema([(name, kind.arrow()) for name, kind in columns.items()])
+    held = {name: kind for name, kind in columns.items() if name not in fixed}
     with opened(file) as found:
-        if wrong := misfits(found, columns, exact):
+        if wrong := misfits(found, held, exact):
             raise SourceError(
                 f"{file.name!r} cannot be read by this schema: {'; '.join(wrong)}; declare "
                 "columns that it has"
             )
-        reader = _Reader(found, length, schema, exact, selection)
-        first = 0
+        reader = _Reader(found, length, schema, exact, selection, first, fixed)
         for group in range(found.metadata.num_row_groups):
             behind = first + found.metadata.row_group(group).num_rows
             low, high = max(first, claimed[0]), min(behind, claimed[1])
@@ -185,8 +189,11 @@ class _Reader:
         schema: pa.Schema,
         exact: Collection[str],
         selection: Selection | None,
+        first: int,
+        fixed: Mapping[str, pa.Scalar],
     ) -> None:
         self._file, self._length, self._rows = file, length, file.metadata.num_rows
+        self._first, self._fixed = first, fixed
         self._schema, self._exact, self._selection = schema, exact, selection
         self._undeclared = [n for n in file.schema_arrow.names if n not in schema.names]
 
@@ -216,11 +223,11 @@ class _Reader:
     def _steps(self, group: int, first: int, low: int, high: int) -> Iterator[pa.RecordBatch]:
         """Some rows at once. _Damaged: the next ones cannot be decoded."""
         names, at = self._schema.names, first
-        found = steps(self._file, group, names)
+        found = steps(self._file, group, [name for name in names if name not in self._fixed])
         while at < high:
             try:
                 rows = next(found, None)
-                columns = [] if rows is None else [decoded(rows.column(name)) for name in names]
+                columns = [] if rows is None else [self._column(rows, name) for name in names]
             except (OSError, pa.ArrowException) as error:
                 if is_passing(error):
                     raise
@@ -232,8 +239,14 @@ class _Reader:
             if start < stop:
                 yield pa.record_batch(columns, names).slice(start, stop - start)
 
+    def _column(self, rows: pa.RecordBatch, name: str) -> pa.Array:
+        if name in self._fixed:
+            return pa.repeat(self._fixed[name], rows.num_rows)
+        return decoded(rows.column(name))
+
     def _bytes(self, start: int, end: int) -> int:
         """The share of some rows of the file's bytes. Shares of neighbours add up."""
+        start, end = start - self._first, end - self._first
         return self._length * end // self._rows - self._length * start // self._rows
 
     def _selected(self, offsets: np.ndarray) -> np.ndarray:

@@ -5,12 +5,14 @@ What depends on the machine (folders, transform modules) is checked by `load`; t
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Union
 
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from semel import settings
 from semel.declare import yaml as spec_yaml
@@ -18,6 +20,9 @@ from semel.declare.yaml import Problem
 from semel.errors import AGAIN, SpecError
 from semel.pipeline import machine
 from semel.pipeline.spec import Spec
+from semel.sinks import spec as sinks
+
+_SINK = TypeAdapter(Annotated[Union[sinks.declarations()], Field(discriminator="type")])
 
 
 class UnknownPipelineError(SpecError):
@@ -44,9 +49,28 @@ def load(path: Path) -> Spec:
         raise document.error(spec_yaml.problems_of(error, Spec)) from error
     if document.problems:
         raise document.error([])
+    if spec.source.upstream is not None and spec.source.folder() is None:
+        try:
+            spec = _fed(spec, path.parent)
+        except (SpecError, ValueError) as error:
+            raise document.error([Problem(("source", "pipeline"), str(error))]) from error
     if problems := [Problem(key, why) for key, why in machine.problems(spec)]:
         raise document.error(problems)
     return spec
+
+
+def _fed(spec: Spec, folder: Path) -> Spec:
+    """A pipeline whose source is the output of one that another file of the folder declares.
+
+    SpecError: none does. ValueError: it cannot be read.
+    """
+    path = file_of(spec.source.upstream, folder)
+    sink = spec_yaml.read(path).data.get("sink")
+    try:
+        fed = spec.source.fed_by(_SINK.validate_python(sink))
+    except ValidationError as error:
+        raise SpecError(f"the sink that {path} declares is wrong; correct that file") from error
+    return spec.model_copy(update={"source": fed})
 
 
 def load_all() -> dict[str, Spec]:
@@ -83,7 +107,28 @@ def clashes(loaded: dict[Path, Spec]) -> list[str]:
             if why := _same_place(spec, other):
                 found.append(f"{path}: {why} of {other_path}")
         seen.append((path, spec))
-    return found
+    return found + list(_circle(loaded))
+
+
+def _circle(loaded: dict[Path, Spec]) -> Iterator[str]:
+    """A circle of pipelines of which each reads what the one before it writes."""
+    reads = {
+        path: {
+            other
+            for other, upstream in loaded.items()
+            if other != path and spec.source.reads(upstream.sink.whereabouts())
+        }
+        for path, spec in loaded.items()
+    }
+    try:
+        TopologicalSorter(reads).prepare()
+    except CycleError as error:
+        *way, last = reversed(error.args[1])
+        names = ", which reads ".join(loaded[path].name for path in (*way, last))
+        yield (
+            f"{last}: source: {names}: what is read would be written again without an end; let one "
+            "of them read something else"
+        )
 
 
 def _same_place(spec: Spec, other: Spec) -> str | None:

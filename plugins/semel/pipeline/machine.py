@@ -3,12 +3,10 @@
 And limits that are refused in a file but not in a stored spec, for markers hold such ones.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from semel import limits
-from semel.declare.parts import GLOB
 from semel.declare.yaml import Key
 from semel.errors import TerminalError
 from semel.pipeline import transforms as spec_transforms
@@ -48,9 +46,8 @@ def _of_folders(spec: Spec) -> Iterator[tuple[Key, str]]:
     yield from _of_archive(spec, sink, source)
     if source is None or sink is None:
         return
-    declared = spec.source.path
-    if not GLOB.search(declared) and os.path.isdir(source / spec.source.below()):
-        yield ("source", "path"), f"{declared!r} is a folder; add a pattern such as /*.jsonl"
+    if why := spec.source.misplaced():
+        yield ("source", "path"), why
     if sink.is_relative_to(source):
         yield ("sink", "path"), f"{sink} lies in the source's folder {source}; keep them apart"
     elif source.is_relative_to(sink):

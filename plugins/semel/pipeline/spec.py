@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 SCHEDULE_WORDS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 """What a schedule may say in place of a cron expression."""
 
+UPSTREAM = "upstream"
+"""What it says where each finalized batch of the pipeline that is read makes a run."""
+
 
 class Spec(Model):
     """One pipeline."""
@@ -50,7 +53,8 @@ class Spec(Model):
     description: str = ""
     """What it is for; shown in Airflow."""
     schedule: str | None = None
-    """A cron expression in UTC, or @hourly, @daily, ...; null: only when triggered."""
+    """A cron expression in UTC, or @hourly, @daily, ...; upstream: when the pipeline that is read
+    finalizes a batch (source.type: pipeline); null: only when triggered."""
     source: Annotated[Union[sources.declarations()], Field(discriminator="type")]
     """Where records come from."""
     record_id: tuple[Text, ...] = ()
@@ -84,7 +88,7 @@ class Spec(Model):
     def _schedule(cls, schedule: str | None) -> str | None:
         from croniter import croniter
 
-        if schedule is None or schedule in SCHEDULE_WORDS:
+        if schedule in (None, UPSTREAM, *SCHEDULE_WORDS):
             return schedule
         if len(schedule.split()) != 5 or not croniter.is_valid(schedule):
             words = ", ".join(SCHEDULE_WORDS)
@@ -100,6 +104,8 @@ class Spec(Model):
         return self
 
     def _problems(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if self.schedule == UPSTREAM and self.source.upstream is None:
+            yield ("schedule",), f"{UPSTREAM} has no meaning without source.type: pipeline"
         columns = {name: ddl.parse(text) for name, text in self.source.columns.items()}
         there = f"the schema has {', '.join(columns)}"
         if name := twice(self.record_id):

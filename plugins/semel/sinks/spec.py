@@ -1,5 +1,6 @@
 """What the declarations of all sinks have, and which kinds of sink there are."""
 
+import os
 from abc import abstractmethod
 from importlib import import_module
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import ClassVar
 from semel.declare.context import Context
 from semel.declare.parts import GLOB, Model, path_problem
 from semel.declare.place import Place
+from semel.errors import TerminalError
 from semel.sinks import Sink
 
 KINDS = ("files", "postgres", "kafka")
@@ -15,6 +17,9 @@ KINDS = ("files", "postgres", "kafka")
 
 ARCHIVES = "_semel"
 """The name of the folder of archives, beside a sink or inside of it."""
+
+MARKERS = "markers"
+"""The folder of the success markers, in an archive."""
 
 
 class Declared(Model):
@@ -87,6 +92,32 @@ class Service(Declared):
 def declarations() -> tuple[type[Declared], ...]:
     """The declarations of all kinds. No Arrow and no client library is imported for them."""
     return tuple(import_module(f"semel.sinks.{kind}.spec").DECLARED for kind in KINDS)
+
+
+# Keeps L2.
+def archive_of(sink: Path) -> Path:
+    """The archive of a sink folder, or the place for a new one.
+
+    TerminalError: there are two.
+    """
+    beside, inside = sink.parent / ARCHIVES / sink.name, sink / ARCHIVES
+    there = [archive for archive in (beside, inside) if (archive / MARKERS).is_dir()]
+    if len(there) > 1:
+        raise TerminalError(
+            f"{beside} and {inside} both hold markers, and a sink has one archive; move the one "
+            "that does not belong here aside, or declare sink.archive"
+        )
+    if there:
+        return there[0]
+    return inside if inside.is_dir() or _is_mount(sink) else beside
+
+
+def _is_mount(sink: Path) -> bool:
+    """Whether a folder is a mount, so that no file beside it can be linked into it."""
+    try:
+        return os.path.ismount(sink) or sink.stat().st_dev != sink.parent.stat().st_dev
+    except FileNotFoundError:
+        return False
 
 
 def folder_of(path: str | None) -> str | None:

@@ -26,7 +26,7 @@ from semel.declare.wording import size
 from semel.declare.yaml import Problem, Problems
 from semel.sources import Source
 
-KINDS = ("files", "kafka")
+KINDS = ("files", "kafka", "pipeline")
 """A kind is a folder here: `spec.py` holds its declaration; `source.opened` gives its Source,
 `audit.opened` its Auditor."""
 
@@ -140,11 +140,20 @@ class Records(Model):
         """Whether values have types of their own, by a schema that they name."""
         return False
 
+    @property
+    def upstream(self) -> str | None:
+        """The pipeline whose output it reads by name."""
+        return None
+
     def folder(self) -> Path | None:
         """The absolute folder that it reads, symlinks resolved; None where it is no folder.
 
         TerminalError: it lies outside the data roots.
         """
+        return None
+
+    def misplaced(self) -> str | None:
+        """What is wrong with its folder as it is on this machine."""
         return None
 
     @field_validator("columns")

@@ -65,13 +65,13 @@ class ParquetFiles(SealedSource):
                     return self._without_end(part, file)
                 return self._read(part, file, footer)
             except _Unusable as why:
-                return Looked(part=part, refused=refusal(part, *why.args))
+                return Looked(part=part, length=part.length, refused=refusal(part, *why.args))
 
     def _without_end(self, part: Part, file: BinaryIO) -> Looked:
         after = self.context.declared.closed_after
         age = time.time() - os.fstat(file.fileno()).st_mtime
         if after is None or age < after.total_seconds():
-            return Looked(part=part, unfinished=True)
+            return Looked(part=part, length=part.length, unfinished=True)
         what = "it has no footer, and nobody has written to it for source.closed_after"
         raise _Unusable("damaged", f"{what}; replace the file")
 
@@ -100,7 +100,7 @@ class ParquetFiles(SealedSource):
             advice = "Replace the file, or correct the pipeline's schema"
             refused = refusal(part, "schema", f"{what}{more}. {advice}")
         key = xxhash.xxh3_128_hexdigest(footer)
-        return Looked(part=part, key=key, rows=rows, refused=refused)
+        return Looked(part=part, length=part.length, key=key, rows=rows, refused=refused)
 
     def digest(self, part: Part) -> str:
         state = xxhash.xxh3_128()

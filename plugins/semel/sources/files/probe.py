@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from pathlib import Path
 
 from semel.declare.context import Context
 from semel.declare.wording import FILES_NAMED_MAX
@@ -19,7 +20,9 @@ def probe(context: Context) -> tuple[str, Look]:
         listing = list_files(context)
         closed = [f"{each.name}: {each.reason}" for each in listing.refused]
         trouble = "" if listing.complete else "; ".join(closed[:FILES_NAMED_MAX])
-        newest = [_beginning(str(listing.root / file.path)) for file in listing.found[-1:]]
+        newest = [str(listing.root / file.path) for file in listing.found[-1:]]
+        told = f"{len(listing.found)} files of {context.name} in {listing.root}"
+        found = of_files(told, listing.root, newest)
     except OSError as error:
         trouble = str(error)
     if trouble:
@@ -27,10 +30,14 @@ def probe(context: Context) -> tuple[str, Look]:
             f"{trouble}; make or mount {context.declared.folder()}, and let user {os.geteuid()} "
             "read all below it"
         )
-    root = str(listing.root)
-    right = f"{root}, and its newest file" if newest else root
-    seen = Look("source", __name__, (root, newest), right, _REMEDY)
-    return f"{len(listing.found)} files of {context.name} in {root}", seen
+    return found
+
+
+def of_files(told: str, root: Path, newest: list[str]) -> tuple[str, Look]:
+    """What is told, and a look at a folder and at the `newest` of what is in it. OSError."""
+    right = f"{root}, and its newest file" if newest else str(root)
+    values = str(root), [_beginning(path) for path in newest]
+    return told, Look("source", __name__, values, right, _REMEDY)
 
 
 def look(root: str, files: list[tuple[str, int, str]]) -> None:

@@ -19,6 +19,7 @@ from semel.declare.parts import (
     Unknown,
     path_problem,
 )
+from semel.declare.place import Place
 from semel.formats.table import SOURCES, source_format
 from semel.sources.spec import Csv, Records
 
@@ -80,6 +81,16 @@ class FilesSource(Records):
     def below(self) -> str:
         """What the files' paths match, relative to that folder (`*.jsonl`, `**/*.csv`)."""
         return _split_glob(self.path)[1]
+
+    def misplaced(self) -> str | None:
+        """A folder where files are meant."""
+        if not GLOB.search(self.path) and (self.folder() / self.below()).is_dir():
+            return f"{self.path!r} is a folder; add a pattern such as /*.jsonl"
+        return None
+
+    def reads(self, place: Place) -> bool:
+        """Whether a sink's folder is the one, or lies in it."""
+        return place[0] == "folder" and Path(str(place[-1])).is_relative_to(self.folder())
 
     @field_validator("path")
     @classmethod

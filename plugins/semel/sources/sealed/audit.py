@@ -10,12 +10,13 @@ import base64
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import duckdb
@@ -109,11 +110,29 @@ class Parts:
         path = next((p for p in self._places(claim, size) if _has(p, size, content)), None)
         if path is None:
             raise SourceError("neither it nor a renamed file has the claimed content")
+        return self.rows(path, claim, batch, source, record_id, size=size)
+
+    def rows(
+        self,
+        path: str | os.PathLike,
+        claim: Claim,
+        batch: int,
+        source: Records,
+        record_id: Collection[str],
+        *,
+        size: int,
+        first: int = 0,
+        fixed: Mapping[str, pa.Scalar] = MappingProxyType({}),
+    ) -> Iterator[Lines]:
+        """The rows of a claim that are in one file, of `size` bytes, whose first row has the
+        position `first`. `fixed`: columns that it does not hold, each with its one value.
+        """
         # DuckDB takes signs of a name for a pattern.
         link = os.path.join(self._folder.name, f"{next(self._links)}.parquet")
         os.symlink(Path(path).resolve(), link)
         kinds = {name: ddl.parse(text) for name, text in source.columns.items()}
-        return _Reading(self._duck, claim, batch, kinds, record_id, link).run()
+        reading = _Reading(self._duck, claim, batch, kinds, record_id, link, size, first, fixed)
+        return reading.run()
 
     def _places(self, claim: Claim, size: int) -> Iterator[str]:
         yield claim.name
@@ -143,9 +162,14 @@ class _Reading:
         kinds: dict[str, ColumnType],
         record_id: Collection[str],
         path: str,
+        size: int,
+        first: int,
+        fixed: Mapping[str, pa.Scalar],
     ) -> None:
         self._duck, self._judge = duck, duck.cursor()
         self._claim, self._batch, self._path = claim, batch, path
+        self._size, self._first, self._fixed = size, first, fixed
+        self._stored = [name for name in kinds if name not in fixed]
         self._kinds, self._record_id = kinds, record_id
         plain = [(n, kind.arrow()) for n, kind in kinds.items() if not kind.nested]
         times = {pa.timestamp("us", "UTC"): pa.timestamp("us")}
@@ -159,7 +183,7 @@ class _Reading:
             # Where two names differ by case alone, DuckDB has names of its own.
             own = self._duck.read_parquet(self._path).columns
             self._called = dict(zip(file.schema_arrow.names, own, strict=True))
-            first = 0
+            first = self._first
             for group in range(file.metadata.num_row_groups):
                 behind = first + file.metadata.row_group(group).num_rows
                 low, high = max(first, claim.start), min(behind, claim.end)
@@ -182,7 +206,7 @@ class _Reading:
         at = low
         if not overflows:
             with suppress(duckdb.Error):
-                for rows in self._by_duck(low, high):
+                for rows in self._by_duck(low - self._first, high - self._first):
                     yield rows
                     at += rows.num_rows
                 return
@@ -214,7 +238,7 @@ class _Reading:
                 seen = 0
                 try:
                     for rows in file.iter_batches(
-                        some, [group], list(self._kinds), use_threads=False
+                        some, [group], self._stored, use_threads=False
                     ):
                         _check_indexes(rows)
                         new = rows.slice(max(given - seen, 0))
@@ -230,7 +254,7 @@ class _Reading:
 
     def _by_duck(self, low: int, high: int) -> Iterator[pa.Table]:
         """The rows [low, high), of one row group. duckdb.Error: it cannot be read."""
-        columns = ", ".join(f"{_name(self._called[n])} AS {_name(n)}" for n in self._kinds)
+        columns = ", ".join(f"{_name(self._called[n])} AS {_name(n)}" for n in self._stored)
         text = query("audit", "read_rows").text.format_map({"columns": columns})
         found = self._duck.sql(text, params={"path": self._path, "low": low, "high": high})
         for rows in found.to_arrow_reader(_ROWS):
@@ -244,12 +268,15 @@ class _Reading:
             at += rows.num_rows
             if start < stop:
                 some = pa.Table.from_batches([rows]).slice(start, stop - start)
-                yield some.select(list(self._kinds))
+                yield some.select(self._stored)
             if at >= high:
                 return
 
     def _lines(self, rows: pa.Table, at: int) -> Lines:
         bad: dict[int, str] = {}
+        for name, value in self._fixed.items():
+            rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+        rows = rows.select(list(self._kinds))
         if rows.nbytes > limits.RECORD_BYTES_MAX:
             sizes = sum(_text_bytes(c.combine_chunks()) for c in rows.columns)
             long = np.flatnonzero(sizes > limits.RECORD_BYTES_MAX).tolist()
@@ -292,8 +319,8 @@ class _Reading:
         return self._made(low, high - low, bad=bad, beside=beside, rows=None)
 
     def _made(self, at: int, count: int, **more: Any) -> RowLines:
-        size = self._claim.evidence["bytes"]
-        share = [size * row // self._total for row in (at, at + count)]
+        ends = (at - self._first, at - self._first + count)
+        share = [self._size * row // self._total for row in ends]
         return RowLines(
             batch=self._batch,
             claim=self._claim,

@@ -332,8 +332,9 @@ def offer_of(one: Judged) -> PartOffer:
         known=one.known,
         seen=looked.rows,
         ahead=looked.rows,
-        evidence={"head_hash": looked.key, "bytes": part.length},
+        evidence={"head_hash": looked.key, "bytes": looked.length},
         part=part,
+        length=looked.length,
         content=one.content,
     )
 
@@ -406,12 +407,12 @@ def _refused(source: Opens, one: Judged) -> Refusal:
         if not one.looked.key:
             now = "no whole content"
         detail = (
-            f"its content is not what was read as {show(source, one.held)}; it has {now} now. Put "
-            f"back what was there, or {accept} reads it from its start as a new generation"
+            f"its content is not what was read as {show(source, one.held)}; it has {now} now. "
+            f"{source.undone}, or {accept} reads it from its start as a new generation"
         )
         if source.context.by_position:
             detail += "; without a record_id, what it repeats is written again"
-        return refusal(one.part, one.does, detail)
+        return refusal(one.part, source.changed, detail)
     where = "is there as well"
     if one.twin_retired:
         where = "was read, and another content accepted in its place"

@@ -9,7 +9,7 @@ when something with its key turns up.
 from abc import abstractmethod
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from semel.declare.context import Context
 from semel.sources import Offer, Partition, Refusal, Shown
@@ -18,13 +18,14 @@ from semel.sources import Offer, Partition, Refusal, Shown
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """A part as it is listed. `identity` survives a rename, and no two parts share one, unless they
-    are one. `fingerprint` changes with the content. `length`: its bytes.
+    are one. `fingerprint` changes with the content. `length`: its bytes; None: only opening it
+    tells.
     """
 
     name: str
     identity: str
     fingerprint: str
-    length: int
+    length: int | None = None
     when: datetime | None
 
 
@@ -40,11 +41,12 @@ class Listing(Shown):
 class Looked:
     """A part that was opened.
 
-    `key`: equal for equal contents, "" where it cannot be told. `unfinished`: its end is still to
-    come. `refused`: why its rows cannot be read.
+    `key`: equal for equal contents, "" where it cannot be told. `length`: its bytes. `unfinished`:
+    its end is still to come. `refused`: why its rows cannot be read.
     """
 
     part: Part
+    length: int
     key: str = ""
     rows: int = 0
     unfinished: bool = False
@@ -56,13 +58,20 @@ class PartOffer(Offer):
     """A part of which rows may be read. `content`: the digest of its bytes, where it is known."""
 
     part: Part
+    length: int
     content: str | None
 
 
 class Opens(Protocol):
-    """What a kind of parts gives: what there is, and how it is opened."""
+    """What a kind of parts gives: what there is, and how it is opened.
+
+    `changed`: the reason of a part that has other content than was read of it; `undone`: what a
+    person does about that, who does not want to read it again.
+    """
 
     context: Context
+    changed: ClassVar[str] = "changed"
+    undone: ClassVar[str] = "Put back what was there"
 
     @abstractmethod
     def discover(self) -> Listing:

@@ -66,9 +66,9 @@ class SealedSource(Opens, Source):
             ahead = offer.end - (offer.known.reached if offer.known else 0)
             if ahead <= 0:
                 continue
-            size = offer.part.length * ahead // offer.seen
+            size = offer.length * ahead // offer.seen
             if size > left:
-                rows += left * offer.seen // offer.part.length
+                rows += left * offer.seen // offer.length
                 return min(rows, limits.records_per_batch_max)
             rows, left = rows + ahead, left - size
         return limits.records_per_batch_max

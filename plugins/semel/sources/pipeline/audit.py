@@ -1,0 +1,70 @@
+"""Another pipeline's output as the audit reads it again, by the markers of its batches."""
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, closing
+
+from semel.errors import CorruptionError, SourceError
+from semel.model.batch import Claim
+from semel.sources.pipeline.published import Output, Place
+from semel.sources.pipeline.spec import PipelineSource
+from semel.sources.reread import Auditor, GoneError, Lines
+from semel.sources.sealed.audit import Parts
+from semel.sources.spec import Records
+
+
+def opened(source: PipelineSource, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:  # noqa: ARG001
+    """What reads the batches of the declared pipeline."""
+    return closing(_Batches(Place.of(source)))
+
+
+class _Batches(Auditor):
+    """Reads the files that the markers of claimed batches list."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._parts = Parts(list)
+
+    def close(self) -> None:
+        """End what was opened to read."""
+        self._parts.close()
+
+    def read(
+        self, claim: Claim, batch: int, source: Records, record_id: Collection[str]
+    ) -> tuple[tuple[str, ...], Iterator[Lines]]:
+        return (), self._rows(self._claimed(claim), claim, batch, source, record_id)
+
+    def _claimed(self, claim: Claim) -> Output:
+        """The output that was claimed, also where a replay replaced it since."""
+        content = claim.evidence.get("content")
+        try:
+            newest = self._place.read(self._place.marker(claim.name))
+            if newest.content == content:
+                return newest
+            before = range(1, newest.generation)
+            paths = [self._place.replaced(claim.name, number) for number in before]
+            found = next((o for o in map(self._place.read, paths) if o.content == content), None)
+        except CorruptionError as error:
+            raise SourceError(f"the marker of {claim.name!r} cannot be read ({error})") from error
+        if found is None:
+            raise SourceError(f"no output of {claim.name!r} has the claimed content")
+        if not all(file.path.exists() for file in found.files):
+            raise GoneError(
+                f"generation {found.generation} of {claim.name!r} was read, and a replay put "
+                f"generation {newest.generation} in its place"
+            )
+        return found
+
+    def _rows(
+        self, output: Output, claim: Claim, batch: int, source: Records, record_id: Collection[str]
+    ) -> Iterator[Lines]:
+        for file in output.between(claim.start, claim.end):
+            try:
+                whole = file.is_whole()
+            except OSError as error:
+                raise SourceError(f"{file.path} cannot be read: {error}") from error
+            if not whole:
+                raise SourceError(f"{file.path} of {claim.name!r} is not what its marker lists")
+            yield from self._parts.rows(
+                file.path, claim, batch, source, record_id,
+                size=file.bytes, first=file.first, fixed=file.fixed,
+            )  # fmt: skip

@@ -1,0 +1,146 @@
+"""What a success marker says of a batch's output, for who reads that (docs/protocol.md).
+
+Other readers do the same: nothing here is told by the pipeline's ledger.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from semel.errors import CorruptionError
+from semel.formats.output import folder_values
+from semel.model.arrow import arrow_type
+from semel.model.manifest import MARKER_FORMAT, Kind
+from semel.sinks.spec import MARKERS, archive_of
+from semel.sources.pipeline.spec import PipelineSource
+from semel.storage import checksum
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputFile:
+    """A file of a batch's output. `first`: the position of its first row in the batch, from 0.
+    `fixed`: the columns that its folders name, each with its one value.
+    """
+
+    path: Path
+    first: int
+    records: int
+    bytes: int
+    checksum: str
+    fixed: dict[str, pa.Scalar]
+
+    def is_whole(self) -> bool:
+        """Whether it has its size and checksum. OSError: it cannot be read."""
+        return self.path.stat().st_size == self.bytes and checksum(self.path) == self.checksum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """The output of one batch, which rows have in the order of `files`. `content`: a digest, equal
+    for equal files, wherever they lie.
+    """
+
+    pipeline: str
+    batch_id: int
+    generation: int
+    format: str
+    columns: pa.Schema
+    files: tuple[OutputFile, ...]
+    content: str
+
+    @property
+    def rows(self) -> int:
+        """All of them."""
+        return sum(file.records for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """Those of its files."""
+        return sum(file.bytes for file in self.files)
+
+    def between(self, start: int, end: int) -> Iterator[OutputFile]:
+        """The files with rows of [start, end)."""
+        return (f for f in self.files if f.first < end and start < f.first + f.records)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The folders of a pipeline's output and of its archive."""
+
+    sink: Path
+    archive: Path
+
+    @classmethod
+    def of(cls, declared: PipelineSource) -> "Place":
+        """As declared. TerminalError: outside the data roots, or there are two archives."""
+        sink = declared.folder()
+        return cls(sink=sink, archive=declared.markers() or archive_of(sink))
+
+    @property
+    def markers(self) -> Path:
+        """The folder of the markers."""
+        return self.archive / MARKERS
+
+    def marker(self, part: str) -> Path:
+        """The marker of a batch, by its name as a part: `flights/b00000017`."""
+        return self.markers / f"{part.rpartition('/')[2]}.json"
+
+    def replaced(self, part: str, generation: int) -> Path:
+        """The place of a marker that a replay replaced."""
+        return self.archive / "replaced" / f"{part.rpartition('/')[2]}-g{generation:04d}.json"
+
+    def read(self, path: Path) -> Output:
+        """The output that a marker tells of. CorruptionError: it is no marker, or unknown here."""
+        return self.parse(path, None)
+
+    # Keeps R3.
+    def parse(self, path: Path, text: bytes | None) -> Output:
+        """As `read`, with `text` if it was read already."""
+        try:
+            plain = json.loads(path.read_bytes() if text is None else text)
+            if plain["format"] != MARKER_FORMAT:
+                raise ValueError(f"its format is {plain['format']!r}, and {MARKER_FORMAT} is known")
+            return self._output(plain)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise CorruptionError(
+                f"the marker {path} cannot be read: {why}; restore it from a backup"
+            ) from error
+
+    def _output(self, plain: dict[str, Any]) -> Output:
+        sink = plain["spec"]["sink"]
+        columns = pa.schema([(name, arrow_type(text)) for name, text in plain["sink_schema"]])
+        pipeline, batch = plain["pipeline"], plain["batch_id"]
+        generation = plain.get("generation", 1)
+        state = xxhash.xxh3_128(f"{pipeline} {batch} {generation}".encode())
+        files, first = [], 0
+        for file in plain["files"]:
+            if file["kind"] != Kind.DATA:
+                continue
+            path = PurePosixPath(file["path"])
+            # Keeps R4.
+            if path.is_absolute() or ".." in path.parts:
+                raise ValueError(f"it lists {file['path']!r}, which is not below its root")
+            state.update(f"\n{file['checksum']} {file['records']} {path}".encode())
+            fixed = folder_values(columns, sink.get("partition_by", ()), file["path"])
+            files.append(
+                OutputFile(
+                    path=self.sink / path, first=first, records=file["records"],
+                    bytes=file["bytes"], checksum=file["checksum"], fixed=fixed,
+                )
+            )  # fmt: skip
+            first += file["records"]
+        return Output(
+            pipeline=pipeline,
+            batch_id=batch,
+            generation=generation,
+            format=sink["format"],
+            columns=columns,
+            files=tuple(files),
+            content=state.hexdigest(),
+        )

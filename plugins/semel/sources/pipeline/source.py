@@ -1,0 +1,188 @@
+"""Another pipeline's output as a source: a source partition is a batch of it, a position a row.
+
+A batch is known by what its marker lists, so nothing of its rows is read before a task does. Rows
+have the order of the marker's files. A replay gives a batch other content under its name.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from semel.declare.context import Context
+from semel.declare.wording import KEYS_NAMED_MAX
+from semel.errors import AGAIN, CorruptionError, SourceError
+from semel.formats.exact import misfit
+from semel.model.batch import Claim
+from semel.sources import Look
+from semel.sources.files import probe
+from semel.sources.pipeline.published import Output, OutputFile, Place
+from semel.sources.sealed import claims
+from semel.sources.sealed.matching import refusal
+from semel.sources.sealed.parts import Listing, Looked, Part, PartOffer
+from semel.sources.sealed.source import SealedSource
+
+if TYPE_CHECKING:
+    from semel.formats.records import Block
+    from semel.formats.selection import Selection
+    from semel.model.split import Split
+
+_MARKER = re.compile(r"b(\d{8,})\.json", re.ASCII)
+
+
+def opened(context: Context) -> "FinalizedBatches":
+    """The batches of the declared pipeline."""
+    return FinalizedBatches(context=context, place=Place.of(context.declared))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalizedBatches(SealedSource):
+    """`source: {type: pipeline}`. `place`: the folders of its output and of its markers."""
+
+    context: Context
+    place: Place
+
+    # Keeps CH1.
+    changed: ClassVar[str] = "replayed"
+    undone: ClassVar[str] = (
+        "It stays what was read, as no replay of this pipeline takes another pipeline's: declare one "
+        "of another name and sink, which reads all from its start"
+    )
+
+    # Keeps R1, R2.
+    def discover(self) -> Listing:
+        try:
+            with os.scandir(self.place.markers) as entries:
+                found = [match for e in entries if (match := _MARKER.fullmatch(e.name))]
+        except FileNotFoundError:
+            return Listing(found=[], refused=[], complete=False)
+        found.sort(key=lambda match: int(match[1]))
+        names = [f"{self.context.declared.pipeline}/b{match[1]}" for match in found]
+        return Listing(found=list(map(self.now, names)), refused=[], complete=True)
+
+    def now(self, name: str) -> Part:
+        found = os.stat(self.place.marker(name))
+        stamp = f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
+        return Part(
+            name=name,
+            identity=f"{found.st_dev}:{stamp}",
+            fingerprint=f"{stamp}:{found.st_ctime_ns}",
+            when=None,
+        )
+
+    def look(self, part: Part) -> Looked:
+        try:
+            output = self._output(part)
+        except CorruptionError as error:
+            return Looked(part=part, length=0, refused=refusal(part, "damaged", str(error)))
+        why = self._why_not(output)
+        return Looked(
+            part=part,
+            length=output.bytes,
+            key=output.content,
+            rows=output.rows,
+            refused=refusal(part, *why) if why else None,
+        )
+
+    def _why_not(self, output: Output) -> tuple[str, str] | None:
+        """Reason and detail for a batch whose rows cannot be read."""
+        declared = self.context.declared
+        if output.pipeline != declared.pipeline:
+            return "foreign", (
+                f"its marker is of {output.pipeline!r}, and source.pipeline is "
+                f"{declared.pipeline!r}; correct source.path"
+            )
+        if output.format != declared.format:
+            return "format", (
+                f"its rows are {output.format}, and only {declared.format} is read; `semel replay "
+                f"{declared.pipeline} --batches {output.batch_id}` writes them as that pipeline "
+                "declares now"
+            )
+        if misfits := list(_misfits(output, self.context)):
+            more = f", and {len(misfits) - KEYS_NAMED_MAX} more" * (len(misfits) > KEYS_NAMED_MAX)
+            what = "; ".join(misfits[:KEYS_NAMED_MAX])
+            return "schema", f"{what}{more}. Correct the pipeline's schema"
+        return None
+
+    def digest(self, part: Part) -> str:
+        return self._output(part).content
+
+    def stop(self, offer: PartOffer, start: int, end: int, room: int, *, first: bool) -> int:  # noqa: ARG002
+        """A batch is taken whole, whatever its size: the pipeline that wrote it has a limit too."""
+        return end if first or end - start <= room else start
+
+    # Keeps S6.
+    def read(
+        self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
+    ) -> "Iterator[Block]":
+        from semel.formats import parquet
+
+        claim = split.claim
+        output = self._claimed(claim, batch_id)
+        digest.update(claim.evidence["content"].encode())
+        for file in output.between(split.start, split.end):
+            try:
+                if max(file.first, claim.start) >= split.start and not file.is_whole():
+                    raise _damaged(claim, file, "its bytes are not those of its marker")
+                with open(file.path, "rb") as rows:
+                    yield from parquet.blocks(
+                        rows,
+                        length=file.bytes,
+                        claimed=(claim.start, claim.end),
+                        owned=(split.start, split.end),
+                        columns=self.context.columns,
+                        exact=self.context.record_id,
+                        selection=selection,
+                        first=file.first,
+                        fixed=file.fixed,
+                    )
+            except FileNotFoundError as error:
+                self._claimed(claim, batch_id)  # A replay may have replaced it meanwhile.
+                raise _damaged(claim, file, "it is gone") from error
+
+    def _claimed(self, claim: Claim, batch_id: int) -> Output:
+        """The output of a claim. Errors as of `check`."""
+        try:
+            return self._output(claims.proven(self, claim, batch_id))
+        except FileNotFoundError as error:
+            raise claims.changed(self, claim, batch_id) from error
+
+    def probe(self) -> tuple[str, Look]:
+        found = self.discover().found
+        some = []
+        if found:
+            files = self._output(found[-1]).files
+            some = [self.place.marker(found[-1].name), *(file.path for file in files[:1])]
+        pipeline, sink = self.context.declared.pipeline, self.place.sink
+        return probe.of_files(
+            f"{len(found)} batches of {pipeline} in {sink}", sink, list(map(str, some))
+        )
+
+    def _output(self, part: Part) -> Output:
+        """What a part's marker says. FileNotFoundError: it is another one by now.
+
+        CorruptionError: it cannot be read.
+        """
+        path = self.place.marker(part.name)
+        text = path.read_bytes()
+        if self.now(part.name).fingerprint != part.fingerprint:
+            raise FileNotFoundError(part.name)
+        return self.place.parse(path, text)
+
+
+def _damaged(claim: Claim, file: OutputFile, what: str) -> SourceError:
+    return SourceError(
+        f"{file.path}, a file of {claim.name!r}, cannot be read: {what}; restore it from a backup",
+        next=AGAIN,
+    )
+
+
+# Keeps P23.
+def _misfits(output: Output, context: Context) -> Iterator[str]:
+    """Why the columns of a batch's output are not the declared ones."""
+    for name, kind in context.columns.items():
+        if name not in output.columns.names:
+            yield f"column {name!r} is not in the output"
+        elif why := misfit(output.columns.field(name).type, kind):
+            yield f"column {name!r}{why}"

@@ -1,0 +1,111 @@
+"""The declaration of another pipeline's output as a source."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, field_validator
+
+from semel import settings
+from semel.declare import ddl
+from semel.declare.parts import OnRefused, Select, Text, Unknown
+from semel.declare.place import Place
+from semel.formats.table import source_format
+from semel.sinks.spec import Declared, folder_of
+from semel.sources.spec import Csv, Records
+
+
+class PipelineSource(Records):
+    """The finalized batches of another pipeline, each taken whole."""
+
+    unit: ClassVar[str] = "rows"
+    part: ClassVar[str] = "batch"
+    complete: ClassVar[str] = "row"
+    awaited: ClassVar[str] = "the marker of a batch"
+    dated: ClassVar[bool] = False
+    limits: ClassVar[str] = "limits.records_per_batch_max"
+    format: ClassVar[str] = "parquet"
+
+    type: Literal["pipeline"]
+    """The kind of source."""
+    pipeline: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
+    """The name of the pipeline whose output is read. Its sink is files, in format: parquet."""
+    path: Text | None = None
+    """The folder of that output; null: as the pipeline's own file, beside this one, declares it."""
+    archive: Text | None = None
+    """The folder of its markers, where its sink declares one."""
+
+    @property
+    def upstream(self) -> str:
+        """The pipeline that it reads."""
+        return self.pipeline
+
+    def fed_by(self, sink: Declared) -> Self:
+        """The same, reading what a sink writes. ValueError: it cannot, and why."""
+        if not sink.in_folder:
+            kind, *_, name = sink.whereabouts()
+            raise ValueError(
+                f"{self.pipeline!r} writes to the {kind} {name}, whose rows come in no order that "
+                "stays; only the output of a sink of files can be read so"
+            )
+        if sink.format != self.format:
+            raise ValueError(
+                f"{self.pipeline!r} writes {sink.format}, and only a sink with format: "
+                f"{self.format} can be read so"
+            )
+        return self.model_copy(update={"path": sink.path, "archive": sink.archive})
+
+    @property
+    def beside(self) -> dict[str, str]:
+        """All columns: a row has no text."""
+        return {name: f"column {name}" for name in self.columns}
+
+    @property
+    def on_refused_or_default(self) -> OnRefused:
+        """What is declared: by default a run takes the other batches."""
+        return self.on_refused or OnRefused.WARN
+
+    def describe(self) -> str:
+        """Whose output."""
+        return f"the finalized batches of `{self.pipeline}`"
+
+    def selected_by(self) -> str:
+        """Nothing: all is taken as it arrives."""
+        return "its arrival"
+
+    def reads(self, place: Place) -> bool:
+        """Whether it is the folder of that output."""
+        return place == ("folder", str(self.folder()))
+
+    def folder(self) -> Path | None:
+        """The folder of that output; None: the pipeline's file was not found yet."""
+        return None if self.path is None else settings.allowed(self.path, "source.path")
+
+    def markers(self) -> Path | None:
+        """The declared folder of its markers and all else that is kept."""
+        return None if self.archive is None else settings.allowed(self.archive, "source.archive")
+
+    @field_validator("path", "archive")
+    @classmethod
+    def _path(cls, path: str | None) -> str | None:
+        return folder_of(path)
+
+    def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        yield from super()._problems()
+        if self.select is not Select.ARRIVAL:
+            yield ("select",), (
+                "must be arrival: a batch of another pipeline is taken when it is finalized"
+            )
+        if self.archive is not None and self.path is None:
+            yield ("archive",), "has no meaning without path: both are found by the pipeline's name"
+        form = source_format(self.format)
+        for name, text in self.columns.items():
+            if why := form.refuses.get(ddl.parse(text).word):
+                yield ("schema", name), f"{text}: {why}"
+        if self.unknown is not Unknown.IGNORE:
+            yield ("unknown",), f"{self.unknown} has no meaning here: {form.unknown}; leave it out"
+        if self.csv != Csv():
+            yield ("csv",), "has no meaning here; leave it out"
+
+
+DECLARED = PipelineSource

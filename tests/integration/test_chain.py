@@ -1,0 +1,239 @@
+"""Another pipeline's output as a source: its finalized batches, and nothing else of its folder."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fixtures.batches.account import advised, committed, ids, refusals, run, settled
+from fixtures.batches.replays import replayed
+from fixtures.batches.workbench import Workbench
+from fixtures.contract.sources import Upstream
+from fixtures.postgres.server import database
+from semel import pipeline
+from semel.archive.marker import markers_of
+from semel.audit import audit
+from semel.errors import SourceError, SpecError
+from semel.finalize import finalize
+from semel.ledger import Ledger
+from semel.model.manifest import Kind
+from semel.pipeline.spec import Spec
+from semel.plan import plan
+
+
+@pytest.fixture
+def up(bench: Workbench, postgres: str, template: str) -> Iterator[Upstream]:
+    with database(postgres, template) as dsn, Ledger(dsn) as ledger:
+        yield Upstream(bench, ledger)
+
+
+def data_files(spec: Spec) -> list[Path]:
+    return [m.path_of(f) for m in markers_of(spec) for f in m.of_kind(Kind.DATA)]
+
+
+def again(up: Upstream) -> None:
+    """A replay of the first batch: the same rows, in other files."""
+    replayed(up.ledger, up.declared, 1, "again")
+
+
+def test_each_row_of_each_batch_once(up: Upstream, ledger: Ledger) -> None:
+    """Several batches in one, each in several files: all rows in the order of the markers' files,
+    folders' values among them; and the audit proves it from those files.
+    """
+    for start in (0, 10, 20):
+        up.append(start, start + 10)
+    spec = up.spec(sink={"position_columns": True})
+    done = run(ledger, spec, "r1")
+    assert done.plan.names == ("up/b00000001", "up/b00000002", "up/b00000003")
+    found = settled(spec)
+    assert found.ids == ids(0, 30) and {str(row["at"]) for row in found.rows} == {
+        "2026-01-01 00:00:00+00:00"
+    }
+    up.append(30, 35)
+    run(ledger, spec, "r2")
+    assert settled(spec).ids == ids(0, 35)
+
+
+# Attacks R1, R2, CH1.
+def test_only_what_markers_list_is_read(up: Upstream, ledger: Ledger) -> None:
+    """Beside a finalized batch lie files of one that is committed, of nobody, and half a marker."""
+    up.append(0, 10)
+    spec = up.spec()
+    up.files.append(10, 20)
+    batch = committed(up.ledger, up.declared, "up2")
+    shutil.copy(data_files(up.declared)[0], up.declared.sink_path() / "stray.parquet")
+    (up.markers / ".b00000002.json.x").write_text("{")
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 10)
+    finalize(up.ledger, up.declared, batch)
+    run(ledger, spec, "r2")
+    assert settled(spec).ids == ids(0, 20)
+
+
+# Attacks CH1.
+def test_a_replayed_batch_is_refused_and_told(up: Upstream, ledger: Ledger) -> None:
+    """What was read stays, the other batches are taken, and the audit proves what was read from the
+    replaced files; accepting it reads the new ones as new rows, as its refusal says.
+    """
+    up.append(0, 10)
+    spec = up.spec()
+    run(ledger, spec, "r1")
+    again(up)
+    up.append(10, 15)
+    done = run(ledger, spec, "r2")
+    (refused,) = done.plan.refusals
+    assert (refused.name, refused.reason) == ("up/b00000001", "replayed")
+    assert "no replay of this pipeline takes another pipeline's" in refused.detail
+    assert settled(spec).ids == ids(0, 15)
+    advised(ledger, refused.detail)
+    run(ledger, spec, "r3")
+    assert settled(spec).ids == sorted(ids(0, 10) + ids(0, 15)) and refusals(ledger) == {}
+
+
+# Attacks CH1, P21.
+def test_a_replay_before_the_stage_is_planned_anew(up: Upstream, ledger: Ledger) -> None:
+    """A planned batch whose part has another generation now is given up for one that reads that."""
+    up.append(0, 10)
+    spec = up.spec()
+    assert plan(ledger, spec, "r1").created
+    again(up)
+    done = run(ledger, spec, "r1")
+    assert done.plan.anew is not None and settled(spec).ids == ids(0, 10)
+
+
+def test_a_replay_of_the_reader_reads_the_same_rows(up: Upstream, ledger: Ledger) -> None:
+    """As of any source: as long as what it read was not replayed; then it is refused."""
+    up.append(0, 10)
+    spec = up.spec()
+    run(ledger, spec, "r1")
+    replayed(ledger, spec, 1, "r2")
+    assert settled(spec).ids == ids(0, 10)
+    again(up)
+    with pytest.raises(SourceError, match="its content changed"):
+        replayed(ledger, spec, 1, "r3")
+
+
+# Attacks S6.
+@pytest.mark.parametrize("done", ["gone", "cut", "changed"])
+def test_a_file_that_is_not_its_markers_is_an_error(
+    up: Upstream, ledger: Ledger, done: str
+) -> None:
+    """Before a row of it is written; the audit tells it too, and once it is back all goes on."""
+    up.append(0, 10)
+    spec = up.spec()
+    (path,) = data_files(up.declared)
+    held = path.read_bytes()
+    path.chmod(0o644)
+    if done == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(held[:-9] if done == "cut" else held[:100] + b"?" + held[101:])
+    with pytest.raises(SourceError, match="restore it from a backup"):
+        run(ledger, spec, "r1")
+    path.write_bytes(held)
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 10)
+    path.unlink()
+    verdict = audit(spec)
+    assert not verdict.ok
+
+
+def test_replaced_files_that_went_are_no_loss(up: Upstream, ledger: Ledger) -> None:
+    """The audit says that what was read is gone, and proves what is left, as of a topic."""
+    up.append(0, 10)
+    spec = up.spec()
+    run(ledger, spec, "r1")
+    before = data_files(up.declared)
+    again(up)
+    for path in before:
+        path.unlink()
+    verdict = audit(spec)
+    assert verdict.ok, {c.name: c.offenders for c in verdict.checks if not c.ok}
+
+
+REFUSED = {
+    "missing": ({"schema": {"other": "string"}}, "schema", "'other' is not in the output"),
+    "narrow": ({"schema": {"n": "int"}}, "schema", "column 'n' is int64"),
+}
+
+
+# Attacks P23.
+@pytest.mark.parametrize("case", REFUSED)
+def test_columns_that_the_output_lacks_refuse_it(
+    up: Upstream, ledger: Ledger, case: str
+) -> None:
+    """By the marker, before a row is read; with the right schema it is taken."""
+    source, reason, why = REFUSED[case]
+    up.append(0, 10)
+    (refused,) = run(ledger, up.spec(source=source), "r1").plan.refusals
+    assert refused.reason == reason and why in refused.detail
+    spec = up.spec()
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 10)
+
+
+# Attacks R3, R4.
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('"format": 4', '"format": 5', "its format is 5, and 4 is known"),
+        ('"path": "', '"path": "../', "which is not below its root"),
+        ('"pipeline": "up"', '"pipeline": "other"', "its marker is of 'other'"),
+        ("{", "", "restore it from a backup"),
+    ],
+)
+def test_a_marker_that_is_none_refuses_its_batch(
+    up: Upstream, ledger: Ledger, old: str, new: str, why: str
+) -> None:
+    """Of a format that nobody knows, with a path that leads out, of another pipeline, damaged: the
+    others are taken.
+    """
+    up.append(0, 10)
+    up.append(10, 20)
+    spec = up.spec()
+    path = up.markers / "b00000001.json"
+    held = path.read_text()
+    assert old in held
+    path.write_text(held.replace(old, new, 1))
+    (refused,) = run(ledger, spec, "r1").plan.refusals
+    assert why in refused.detail
+    path.write_text(held)
+    run(ledger, spec, "r2")
+    assert settled(spec).ids == ids(0, 20)
+
+
+UNREADABLE = {
+    "nobody": ("nobody", {}, "no pipeline is named 'nobody'"),
+    "jsonl": ("up", {"format": "jsonl"}, "'up' writes jsonl, and only a sink with format: parquet"),
+    "table": (
+        "up", {"type": "postgres", "connection": "w", "table": "t", "mode": "append"},
+        "'up' writes to the table .*t, whose rows come in no order that stays",
+    ),
+    "broken": ("up", {"format": "xml"}, "the sink that .*up.yaml declares is wrong"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_what_cannot_be_read_is_told_by_validate(bench: Workbench, case: str) -> None:
+    """With the file, the line and the key, whatever else is wrong with the other file."""
+    name, sink, why = UNREADABLE[case]
+    source = {"type": "pipeline", "pipeline": name, "schema": {"id": "string"}}
+    try:
+        bench.spec("up", sink=sink)
+    except SpecError:
+        assert case == "broken"
+    with pytest.raises(SpecError, match=rf"events.yaml:\d+: source.pipeline: .*{why}"):
+        bench.spec(source=source, record_id=None)
+
+
+def test_a_circle_of_pipelines_is_refused(bench: Workbench) -> None:
+    """Also through folders: what is written would be read without an end."""
+    schema = {"id": "string"}
+    bench.spec("c", source={"path": "out/b/*.parquet", "format": "parquet", "schema": schema})
+    bench.spec("a", source={"type": "pipeline", "pipeline": "c", "schema": schema}, record_id=None)
+    bench.spec("b", source={"type": "pipeline", "pipeline": "a", "schema": schema}, record_id=None)
+    with pytest.raises(SpecError, match=r"which reads .*, which reads .*without an end"):
+        pipeline.load_all()
+    with pytest.raises(SpecError, match="keep them apart"):
+        bench.spec("a", source={"type": "pipeline", "pipeline": "a", "schema": schema})
