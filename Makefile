@@ -89,6 +89,7 @@ reset: down ## Stop, and forget the local databases, logs and the demo's files: 
 	@home=$$(sed -nE 's/^ *"postgres_home": "(.*)".*/\1/p' .semel/stack.json 2>/dev/null); \
 	case "$$home" in /var/lib/semel-*) rm -rf "$$home" ;; esac; \
 	rm -rf .semel data/flights data/out/flights data/out/_semel/flights data/_semel/flights_by_day \
+		data/_semel/delays_by_airport \
 		data/out/flights_by_date data/out/_semel/flights_by_date data/_semel/flights_live \
 		dags/pipelines/flights_by_date.yaml dags/pipelines/flights_live.yaml
 

@@ -6,3 +6,10 @@ SELECT day, sum(flights) AS flights, sum(departed) AS departed,
 FROM flights_by_day
 GROUP BY day
 ORDER BY day;
+
+-- name: by_airport
+SELECT airport, sum(flights) AS flights, sum(departed) AS departed,
+       sum(dep_delay_minutes) AS dep_delay_minutes
+FROM delays_by_airport
+GROUP BY airport
+ORDER BY airport;

@@ -223,29 +223,36 @@ def daily():
     return pipeline.load(ROOT / "dags" / "pipelines" / "flights_by_day.yaml")
 
 
+@pytest.fixture
+def chained(spec):
+    """The pipeline that reads the first one's output."""
+    return pipeline.load(ROOT / "dags" / "pipelines" / "delays_by_airport.yaml")
+
+
 @pytest.mark.parametrize(("week", "done", "following"), [(0, True, 1), (4, True, 5), (4, False, 4)])
-def test_a_week_follows_when_the_last_one_is_done(spec, daily, week, done, following):
+def test_a_week_follows_when_the_last_one_is_done(spec, daily, chained, week, done, following):
     """A demo that failed is taken up again; only a week that succeeded is followed by the next."""
     command.Progress(week=week, done=done).save()
-    assert command._next_week(spec, daily) == following
+    assert command._next_week(spec, daily, chained) == following
 
 
 @pytest.mark.parametrize("left", ["flights/a.jsonl", "_semel/flights_by_day/markers/b1.json"])
-def test_files_of_a_forgotten_demo_are_refused(spec, daily, left):
+def test_files_of_a_forgotten_demo_are_refused(spec, daily, chained, left):
     """Without state, files that are there would make another batch than the truth says.
 
     All that the message names is what `make reset` removes, beside the state.
     """
-    assert command._next_week(spec, daily) == 1
+    assert command._next_week(spec, daily, chained) == 1
     data = spec.source_root().parent
     path = data / left
     path.parent.mkdir(parents=True)
     path.touch()
     with pytest.raises(TerminalError, match=r"earlier demo.*make reset") as caught:
-        command._next_week(spec, daily)
+        command._next_week(spec, daily, chained)
     named = re.findall(rf"{data}/(\S+?)(?=,| |$)", str(caught.value).partition("; remove")[2])
     assert set(named) == {
         "flights", "out/flights", "out/_semel/flights", "_semel/flights_by_day",
+        "_semel/delays_by_airport",
     }  # fmt: skip
     assert set(named) <= removed()
 

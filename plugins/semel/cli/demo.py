@@ -16,7 +16,8 @@ def demo(
     """Land a week of real flights, run it through Airflow, and compare with the known truth.
 
     Each call lands the next week; a call that failed is taken up again. Two pipelines read it: one
-    writes each flight once, one counts by day into a table. With --kafka one follows a topic by
+    writes each flight once, one counts by day into a table; a third one sums up delays by airport
+    from what the first one wrote. With --kafka one follows a topic by
     its schedule and publishes to another one, and one is backfilled by date. Exit 1 when a number
     or an audit is not right.
 

@@ -1,6 +1,7 @@
 """`semel demo`: a week of real flights through Airflow, compared with the known truth."""
 
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -8,7 +9,7 @@ import typer
 from semel import console, stack
 from semel.archive.marker import Marker, markers_of
 from semel.declare import wording
-from semel.demo import airflow_api, by_day, exact, flights, follow
+from semel.demo import airflow_api, by_airport, by_day, exact, flights, follow
 from semel.demo.progress import Progress, next_week
 from semel.errors import TerminalError
 from semel.model.manifest import Kind
@@ -22,28 +23,34 @@ PIPELINE = "flights"
 
 
 def run_week(*, as_json: bool) -> None:
-    """Land the next week, run both pipelines, compare and audit. typer.Exit(1): one is not right.
+    """Land the next week, run the pipelines, compare and audit. typer.Exit(1): one is not right.
     """
     from semel import pipeline
     from semel.audit import audit
 
     began = time.monotonic()
-    spec, daily = pipeline.find(PIPELINE), pipeline.find(by_day.PIPELINE)
-    week = _next_week(spec, daily)
+    names = PIPELINE, by_day.PIPELINE, by_airport.PIPELINE
+    spec, daily, chained = map(pipeline.find, names)
+    week = _next_week(spec, daily, chained)
     stack.up(echo=console.progress.print)
     ends = stack.connection()
     api = airflow_api.of_stack(ends)
     # Nothing lands while a connection is missing.
     open_sink(daily)
+    api.wait_for_dag(by_airport.PIPELINE)
+    since = datetime.now(UTC)
     truth = _land(spec, week)
     run_id = f"demo-week-{week:02d}"
     tasks = follow.run_all(api, (PIPELINE, by_day.PIPELINE), run_id)
-    Progress(week=week).save()
     marker = _marker(spec, f"airflow:{PIPELINE}:{run_id}")
+    chained_run = by_airport.wait_for(api, chained, marker, since)
+    Progress(week=week).save()
     found, true = exact.of_batch(marker), exact.of_week(truth)
     days = by_day.compare(daily, flights.sums_by_day(week))
-    verdicts = {each.name: audit(each) for each in (spec, daily)}
-    ok = days.ok and found == true and all(verdict.ok for verdict in verdicts.values())
+    airports = by_airport.found(chained), by_airport.true(week)
+    verdicts = {each.name: audit(each) for each in (spec, daily, chained)}
+    exact_sums = days.ok and airports[0] == airports[1]
+    ok = exact_sums and found == true and all(verdict.ok for verdict in verdicts.values())
     seconds = follow.seconds(tasks[PIPELINE])
     payload = {
         "ok": ok,
@@ -62,6 +69,12 @@ def run_week(*, as_json: bool) -> None:
             "audit": verdicts[by_day.PIPELINE].to_json(),
             "run": api.run_url(by_day.PIPELINE, run_id),
         },
+        "by_airport": {
+            "found": airports[0],
+            "truth": airports[1],
+            "audit": verdicts[by_airport.PIPELINE].to_json(),
+            "run": api.run_url(by_airport.PIPELINE, chained_run),
+        },
         "airflow": {
             "url": ends.airflow_url,
             "user": ends.airflow_user,
@@ -74,8 +87,8 @@ def run_week(*, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _next_week(spec: Spec, daily: Spec) -> int:
-    return next_week((spec, daily), [spec.source_root(), spec.sink_path()])
+def _next_week(spec: Spec, *others: Spec) -> int:
+    return next_week((spec, *others), [spec.source_root(), spec.sink_path()])
 
 
 def _land(spec: Spec, week: int) -> flights.Truth:
@@ -118,12 +131,15 @@ def _show(payload: dict[str, Any], days: by_day.Compared, verdicts: dict[str, "V
         else "THE NUMBERS ARE NOT THE KNOWN TRUTH: this is a defect of semel"
     )
     by_day.show(days, payload["days"])
+    airports = payload["by_airport"]
+    by_airport.show(airports["found"], airports["truth"])
     show()
     for name, verdict in verdicts.items():
         show_verdict(name, verdict)
     airflow = payload["airflow"]
     show(f"Airflow: {airflow['url']}, user {airflow['user']}, password {airflow['password']}")
-    show(f"these runs and their logs: {airflow['run']}, {payload['by_day']['run']}")
+    runs = airflow["run"], payload["by_day"]["run"], airports["run"]
+    show(f"these runs and their logs: {', '.join(runs)}")
     by_day.show_query()
 
 
