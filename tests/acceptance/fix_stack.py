@@ -40,6 +40,7 @@ DAYS = "days"
 """A pipeline by intervals, with a schedule: its DAG arrives paused."""
 
 BY_DAY = "flights_by_day"
+BY_AIRPORT = "delays_by_airport"
 """The demo's other pipeline, whose sink is a table."""
 
 WEEKS = ("flights", "flights_by_hand", "flights_submitted")
@@ -128,7 +129,8 @@ class Stack(Workbench):
         by_interval = {"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
         self.spec(DAYS, source={"path": f"{DAYS}/*.jsonl", **by_interval}, schedule="0 0 * * *")
         ours = ROOT / "dags" / "pipelines"
-        shutil.copy(ours / f"{BY_DAY}.yaml", self.pipelines)
+        for name in (BY_DAY, BY_AIRPORT):
+            shutil.copy(ours / f"{name}.yaml", self.pipelines)
         text = (ours / "flights.yaml").read_text()
         for name in WEEKS:
             copy = text.replace("name: flights\n", f"name: {name}\n")
@@ -150,7 +152,7 @@ class Stack(Workbench):
         self.ups = [answer_of(command) for command in [self.begin("up"), self.begin("up")]]
         assert [code for code, _, _ in self.ups] == [0, 0], self.ups
         self.airflow = Airflow(semel_stack.connection())
-        names = {*SOURCES, *WEEKS, BY_DAY, DAYS, VISITS, "after_shop"}
+        names = {*SOURCES, *WEEKS, BY_DAY, BY_AIRPORT, DAYS, VISITS, "after_shop"}
         wait_for(lambda: self.airflow.dags() >= names, "the DAGs", PARSED_SECONDS_MAX)
         self.airflow.pause(COLLECT_DAG_ID)
         for run in self.airflow.runs(COLLECT_DAG_ID):

@@ -29,6 +29,10 @@ def test_the_first_week_is_exact(stack: Stack) -> None:
     assert answer["audit"]["ok"]
     assert answer["audit"]["totals"]["survivors"] == 6098
     assert set(answer["seconds"]) == {"plan", "stage", "commit", "finalize", "all"}
+    chained = answer["by_airport"]
+    assert chained["found"] == chained["truth"] and chained["audit"]["ok"]
+    assert sum(each["flights"] for each in chained["found"]) == 6098
+    assert "/runs/asset_triggered__" in chained["run"]
     assert len(list((stack.data / "flights").iterdir())) == 7
     sums_are_exact(stack, answer, [1] * 7)
 

@@ -158,6 +158,21 @@ REFUSED = {
 }
 
 
+# Attacks P13.
+def test_a_pipeline_without_a_batch_is_told(up: Upstream, ledger: Ledger) -> None:
+    """Its folder may not be mounted: it is refused, and nothing counts as gone; then all goes on."""
+    spec = up.spec()
+    (refused,) = run(ledger, spec, "r1").plan.refusals
+    assert refused.reason == "missing" and "`semel run up`" in refused.detail
+    up.append(0, 10)
+    run(ledger, spec, "r2")
+    up.markers.rename(up.away)
+    assert [r.reason for r in run(ledger, spec, "r3").plan.refusals] == ["missing"]
+    up.away.rename(up.markers)
+    assert run(ledger, spec, "r4").plan.batch is None
+    assert settled(spec).ids == ids(0, 10)
+
+
 # Attacks P23.
 @pytest.mark.parametrize("case", REFUSED)
 def test_columns_that_the_output_lacks_refuse_it(

@@ -69,12 +69,13 @@ PROTOCOL = ROOT / "docs" / "protocol.md"
 FILES = ROOT / "docs" / "files.md"
 POSTGRES = ROOT / "docs" / "postgres.md"
 KAFKA = ROOT / "docs" / "kafka.md"
-PAGES = (PROTOCOL, FILES, POSTGRES, KAFKA)
+CHAIN = ROOT / "docs" / "chain.md"
+PAGES = (PROTOCOL, FILES, CHAIN, POSTGRES, KAFKA)
 """What holds rules. Those of one source or sink have a page of their own, and later ones also two
 letters.
 """
 
-RULE = re.compile(r"\b(?:PG|RP|KS|KP|[PSCFGALRDH])[1-9][0-9]?\b")
+RULE = re.compile(r"\b(?:PG|RP|KS|KP|CH|[PSCFGALRDH])[1-9][0-9]?\b")
 
 
 def rules() -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pendulum
 import pytest
 
-from fixtures.airflow.dags import BY_INTERVAL, OF_TOPICS, parsed, write
+from fixtures.airflow.dags import BEHIND_DAYS, BY_INTERVAL, OF_TOPICS, parsed, write
 from semel import pipeline
 from semel.errors import RetryableError, TerminalError
 from semel.pipeline.spec import Spec
@@ -21,12 +21,13 @@ pytestmark = pytest.mark.server("dags")
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Four pipelines that are right, and four files that are not."""
+    """Five pipelines that are right, and four files that are not."""
     folder = tmp_path_factory.mktemp("pipelines")
     write(folder, "clicks")
     write(folder, "days", '"0 0 * * *"', BY_INTERVAL)
     write(folder, "at_will", select=BY_INTERVAL)
     (folder / "orders.yaml").write_text(OF_TOPICS)
+    (folder / "behind.yaml").write_text(BEHIND_DAYS)
     write(folder, "typo").write_text("name: typo\nsurce: {}\n")
     (folder / "no_yaml.yaml").write_text("name: [\n")
     again = write(folder, "zz_clicks_again")
@@ -42,7 +43,8 @@ def tasks(dag: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_a_dag_for_each_pipeline(found: dict[str, Any]) -> None:
     """Each right file gives one DAG of its name with plan >> stage >> commit >> finalize."""
-    assert set(found["dags"]) == {"at_will", "clicks", "days", "orders", "semel_collect"}
+    names = {"at_will", "behind", "clicks", "days", "orders", "semel_collect"}
+    assert set(found["dags"]) == names
     for name in ("clicks", "days"):
         dag = found["dags"][name]
         order = {task: rest.get("downstream_task_ids", []) for task, rest in tasks(dag).items()}
@@ -55,6 +57,12 @@ def test_a_dag_for_each_pipeline(found: dict[str, Any]) -> None:
         # When slots are short, what has begun is ended first.
         assert all(task["weight_rule"] == "upstream" for task in tasks(dag).values())
         assert "| digest | `" in dag["doc_md"] and "Clicks of the shop." in dag["doc_md"]
+
+
+def test_a_dag_behind_another_one(found: dict[str, Any]) -> None:
+    """Each finalized batch of the pipeline that it reads makes a run, by that one's asset."""
+    timetable = json.dumps(found["dags"]["behind"]["timetable"])
+    assert "AssetTriggered" in timetable and "semel://days" in timetable
 
 
 def test_a_dag_of_topics(found: dict[str, Any]) -> None:
@@ -163,7 +171,9 @@ def test_every_declared_pipeline_is_collected(found: dict[str, Any]) -> None:
     """collect has a task for each declared pipeline, also while its file is wrong."""
     task = tasks(found["dags"]["semel_collect"])["collect"]
     names = task["expand_input"]["value"]["__var"]["pipeline"]
-    assert names == ["at_will", "clicks", "days", "no_yaml", "orders", "typo", "zz_inside"]
+    assert names == [
+        "at_will", "behind", "clicks", "days", "no_yaml", "orders", "typo", "zz_inside"
+    ]  # fmt: skip
 
 
 def test_parsing_is_light(found: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """The declaration of files as a source."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -84,7 +85,7 @@ class FilesSource(Records):
 
     def misplaced(self) -> str | None:
         """A folder where files are meant."""
-        if not GLOB.search(self.path) and (self.folder() / self.below()).is_dir():
+        if not GLOB.search(self.path) and os.path.isdir(self.folder() / self.below()):
             return f"{self.path!r} is a folder; add a pattern such as /*.jsonl"
         return None
 

@@ -15,7 +15,7 @@ from semel.declare.wording import KEYS_NAMED_MAX
 from semel.errors import AGAIN, CorruptionError, SourceError
 from semel.formats.exact import misfit
 from semel.model.batch import Claim
-from semel.sources import Look
+from semel.sources import Look, Refusal
 from semel.sources.files import probe
 from semel.sources.pipeline.published import Output, OutputFile, Place
 from semel.sources.sealed import claims
@@ -56,10 +56,19 @@ class FinalizedBatches(SealedSource):
             with os.scandir(self.place.markers) as entries:
                 found = [match for e in entries if (match := _MARKER.fullmatch(e.name))]
         except FileNotFoundError:
-            return Listing(found=[], refused=[], complete=False)
+            return Listing(found=[], refused=[self._missing()], complete=False)
         found.sort(key=lambda match: int(match[1]))
         names = [f"{self.context.declared.pipeline}/b{match[1]}" for match in found]
         return Listing(found=list(map(self.now, names)), refused=[], complete=True)
+
+    def _missing(self) -> Refusal:
+        pipeline = self.context.declared.pipeline
+        return Refusal(
+            name=str(self.place.markers),
+            reason="missing",
+            detail=f"no batch of {pipeline} is there yet, or its folder is not mounted: `semel run "
+            f"{pipeline}` makes one; else mount it, or correct source.path",
+        )
 
     def now(self, name: str) -> Part:
         found = os.stat(self.place.marker(name))
