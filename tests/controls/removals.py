@@ -295,6 +295,13 @@ OF_SECONDS: dict[str, Removal] = {
         "formats.parquet:_Reader.group", "range(at, high, limits.PIECE_ROWS_MAX)", new="()"
     ),
     "a column that would lose is refused": gives("formats.parquet:misfits", []),
+    "a source's file goes when it is finalized": sql(
+        "collect.accounted", "b.status = 'finalized'", "b.status <> 'abandoned'"
+    ),
+    "a source's file goes as it was read":
+        code("sources.files.away:put_away", "fingerprint != known.fingerprint"),
+    "a file of a batch is proven before its rows are read":
+        gives("sources.pipeline.published:OutputFile.is_whole", True),
     "a refused copy is remembered": sql("partitions.refused", "WHERE ", "WHERE false AND "),
     "what cannot be looked for keeps its path and its content":
         other("sources.files.gather:recognise", unsure_is_new),

@@ -6,7 +6,8 @@ How it works, each in a transaction of its own:
 3. delete payloads that nobody can ask for, and drop segments that hold nothing else;
 4. remove staged files of attempts that are proven lost, or whose batch is finalized;
 5. finalize committed batches whose runs are gone;
-6. remove the files of outputs that replays replaced some time ago.
+6. remove the files of outputs that replays replaced some time ago;
+7. move source files that are finalized, where `source.after_finalize` says so.
 """
 
 import os
@@ -31,12 +32,14 @@ from semel.catalog.runs import (
 )
 from semel.collect import merge
 from semel.collect.merge import merge_candidates
-from semel.errors import CorruptionError, RetryableError, TerminalError
+from semel.errors import CorruptionError, RetryableError, SourceError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger, pipelines
 from semel.model.batch import Log, Pipeline
 from semel.model.manifest import Kind
+from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
+from semel.sources import Partition
 from semel.storage import remove_folder, sync_folder
 
 MERGES_PER_COLLECT_MAX = 64
@@ -52,7 +55,8 @@ class Collected:
     pipeline: str
     batches_finalized: int
     damaged: tuple[str, ...]
-    """Why committed batches cannot be finalized, or replaced ones removed: each needs a person."""
+    """Why committed batches cannot be finalized, replaced ones removed, or source files moved: each
+    needs a person."""
     runs_retired: int
     runs_merged: int
     payloads_deleted: int
@@ -60,6 +64,7 @@ class Collected:
     folders_removed: int
     bytes_freed: int
     replaced_removed: int
+    files_moved: int = 0
 
 
 def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
@@ -86,10 +91,11 @@ def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
         ) from error
     finished, damaged = _finish(ledger, spec, pipeline_id, log)
     replaced, left, more = _remove_replaced(ledger, spec, pipeline)
+    moved, stayed = _put_away(ledger, spec, pipeline_id)
     return Collected(
         pipeline=spec.name,
         batches_finalized=finished,
-        damaged=(*damaged, *left),
+        damaged=(*damaged, *left, *stayed),
         runs_retired=retired,
         runs_merged=merged,
         payloads_deleted=deleted,
@@ -97,6 +103,7 @@ def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
         folders_removed=folders,
         bytes_freed=freed + more,
         replaced_removed=replaced,
+        files_moved=moved,
     )
 
 
@@ -212,6 +219,22 @@ def _remove_staged(ledger: Ledger, pipeline_id: int, kept: Path) -> tuple[int, i
         with suppress(OSError):  # Not empty, or gone: another attempt or collect was faster.
             folder.parent.rmdir()
     return removed, freed
+
+
+# Keeps G9.
+def _put_away(ledger: Ledger, spec: Spec, pipeline_id: int) -> tuple[int, tuple[str, ...]]:
+    """Move the parts of the source of which all is finalized or lost. Returns how many were, and why
+    others were left.
+    """
+    if not spec.source.puts_away:
+        return 0, ()
+    source, moved, left = open_source(spec), 0, []
+    for found in ledger.rows("collect", "accounted", pipeline_id=pipeline_id):
+        try:
+            moved += source.put_away(Partition(**found))
+        except SourceError as error:
+            left.append(str(error))
+    return moved, tuple(left)
 
 
 # Keeps RP7.

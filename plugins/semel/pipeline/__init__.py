@@ -106,6 +106,8 @@ def clashes(loaded: dict[Path, Spec]) -> list[str]:
                 found.append(f"{path}: name: {other_path} declares {spec.name!r} too; rename one")
             if why := _same_place(spec, other):
                 found.append(f"{path}: {why} of {other_path}")
+            if why := _same_files(spec, other):
+                found.append(f"{path}: {why} {other_path} reads; leave it out of both")
         seen.append((path, spec))
     return found + list(_circle(loaded))
 
@@ -134,6 +136,16 @@ def _circle(loaded: dict[Path, Spec]) -> Iterator[str]:
 def _same_place(spec: Spec, other: Spec) -> str | None:
     """How two pipelines' sinks meet, if they do. What an address hides, plan finds out."""
     return spec.sink.meets(other.sink) if spec.sink.type == other.sink.type else None
+
+
+def _same_files(spec: Spec, other: Spec) -> str | None:
+    """How one of two pipelines moves files that the other one may not have read."""
+    here, there = spec.source.folder(), other.source.folder()
+    if not (spec.source.puts_away or other.source.puts_away) or None in (here, there):
+        return None
+    if here.is_relative_to(there) or there.is_relative_to(here):
+        return f"source.after_finalize: it moves files of {here} that"
+    return None
 
 
 def json_schema() -> dict[str, Any]:

@@ -327,6 +327,7 @@ def collect(answer: "Collected | None") -> str:
         "removed"
         if answer.replaced_removed
         else "",
+        f"{_count(answer.files_moved, 'source file')} moved" if answer.files_moved else "",
     ]
     found = ", ".join(part for part in done if part)
     lines = [f"collected {answer.pipeline}: {found or 'nothing was due'}"]

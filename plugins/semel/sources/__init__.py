@@ -326,6 +326,12 @@ class Source(ABC):
         """
         return None
 
+    def put_away(self, known: Partition) -> bool:  # noqa: ARG002 - only files are moved
+        """Move a part of which all is finalized, if it is as it was read and cannot grow. Returns
+        whether it was. SourceError: it cannot be. Called if the declaration asks for it.
+        """
+        return False
+
     def is_whole(self, claim: Claim) -> bool:  # noqa: ARG002
         """Whether one task must read the whole claim."""
         return False

@@ -98,6 +98,11 @@ class Records(Model):
         return cls.unit
 
     @property
+    def puts_away(self) -> bool:
+        """Whether collect moves parts that are finalized."""
+        return False
+
+    @property
     def counts_bytes(self) -> bool:
         """Whether positions are bytes, and so tell how much is read."""
         return self.unit == "bytes"

@@ -18,7 +18,7 @@ from semel.declare.wording import KEYS_NAMED_MAX
 from semel.errors import first_line
 from semel.model.batch import Claim
 from semel.sources import Look, Partition, Refusal
-from semel.sources.files import probe
+from semel.sources.files import away, probe
 from semel.sources.files.content import open_file
 from semel.sources.files.listing import ListedFile, file_time, list_files, listed
 from semel.sources.sealed import claims
@@ -112,7 +112,20 @@ class ParquetFiles(SealedSource):
         return state.hexdigest()
 
     def now(self, name: str) -> Part:
-        return _part(listed(name, None, os.stat(name)))
+        try:
+            return _part(listed(name, None, os.stat(name)))
+        except FileNotFoundError:
+            moved = away.place_of(self.context, name)
+            if moved is None:
+                raise
+            return _part(listed(str(moved), None, os.stat(moved)))
+
+    def put_away(self, known: Partition) -> bool:
+        try:
+            now = _part(listed(known.name, None, os.stat(known.name)))
+        except FileNotFoundError:
+            return False
+        return away.put_away(self.context, known, now.fingerprint)
 
     def read(
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None

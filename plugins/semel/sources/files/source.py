@@ -26,12 +26,12 @@ from semel.sources import (
     Window,
     Word,
 )
-from semel.sources.files import accepted, claimed, matching, offers, places, probe, refusals
+from semel.sources.files import accepted, away, claimed, matching, offers, places, probe, refusals
 from semel.sources.files.claimed import ClaimedFile
 from semel.sources.files.content import is_gzip
 from semel.sources.files.evidence import FilePartition, read_up_to
 from semel.sources.files.facts import Knowledge
-from semel.sources.files.listing import Listing, list_files
+from semel.sources.files.listing import Listing, list_files, listed
 from semel.sources.files.offers import FileOffer
 
 if TYPE_CHECKING:
@@ -97,6 +97,13 @@ class FilesSource(Source):
 
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
         claimed.check_claims(claims, self.root, batch_id)
+
+    def put_away(self, known: Partition) -> bool:
+        try:
+            now = listed(known.name, None, os.stat(known.name))
+        except FileNotFoundError:
+            return False
+        return away.put_away(self.context, known, now.fingerprint)
 
     def is_whole(self, claim: Claim) -> bool:
         return formats.is_whole(self.context) or is_gzip(claim.name)

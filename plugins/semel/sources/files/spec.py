@@ -14,6 +14,7 @@ from semel.declare import ddl
 from semel.declare.parts import (
     GLOB,
     Duration,
+    Model,
     OnRefused,
     Select,
     Text,
@@ -25,6 +26,13 @@ from semel.formats.table import SOURCES, source_format
 from semel.sources.spec import Csv, Records
 
 
+class Move(Model):
+    """Where files go that are read and finalized."""
+
+    move: Text
+    """A folder below the source's, whose files the pattern does not find."""
+
+
 class FilesSource(Records):
     """Files that grow at their end, or appear."""
 
@@ -32,6 +40,7 @@ class FilesSource(Records):
     complete: ClassVar[str] = "complete record"
     awaited: ClassVar[str] = "the end of a last line, or of a file"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
+    aside: ClassVar[tuple[str, ...]] = (*Records.aside, "after_finalize")
 
     type: Literal["files"]
     """The kind of source."""
@@ -44,6 +53,10 @@ class FilesSource(Records):
     """Where a file's time is read: a strptime pattern of its whole name, or "mtime"."""
     closed_after: Duration | None = None
     """A last line without newline, and a multiline CSV file, is taken once the file is this old."""
+    after_finalize: Literal["keep"] | Move = "keep"
+    """What collect does with a file that cannot grow (Parquet, gzip), once all of it is finalized.
+    keep: nothing. move: it goes into a folder below the source's, where replays and the audit find
+    it."""
 
     @property
     def unit(self) -> str:  # type: ignore[override]
@@ -54,6 +67,11 @@ class FilesSource(Records):
     def unit_of(cls, stored: Mapping[str, Any]) -> str:
         """As in `Records`."""
         return source_format(stored["format"]).unit
+
+    @property
+    def puts_away(self) -> bool:
+        """Whether collect moves files that are finalized."""
+        return self.after_finalize != "keep"
 
     @property
     def beside(self) -> dict[str, str]:
@@ -116,6 +134,8 @@ class FilesSource(Records):
                 f"{self.interval_from!r} is not a strptime pattern of a file name with a date: "
                 'write one like "flights-%Y-%m-%d.jsonl", or "mtime"'
             )
+        if self.after_finalize != "keep" and (why := self._why_not_moved(self.after_finalize.move)):
+            yield ("after_finalize", "move"), why
         form = source_format(self.format)
         for name, text in self.columns.items():
             if why := form.refuses.get(ddl.parse(text).word):
@@ -127,6 +147,24 @@ class FilesSource(Records):
             )
         if self.format != "csv" and self.csv != Csv():
             yield ("csv",), f"has no meaning with format: {self.format}; leave it out"
+
+
+    def _why_not_moved(self, folder: str) -> str | None:
+        """Why files cannot go into a folder once they are read."""
+        below = PurePosixPath(self.below())
+        if not (source_format(self.format).sealed or below.name.endswith(".gz")):
+            return (
+                "is for files that cannot grow: format: parquet, or a path that ends in .gz; the "
+                "guide says how to move others by hand (docs/guide/archiving.md)"
+            )
+        if why := path_problem(folder):
+            return f"{folder!r} {why}"
+        place = PurePosixPath(folder)
+        if place.is_absolute() or GLOB.search(folder) or not place.parts:
+            return f"{folder!r} is not a folder below the source's: write its name, such as done"
+        if "**" in below.parts:  # Without, what is moved lies deeper than the pattern looks.
+            return f"the pattern {self.path!r} finds {folder!r} too, and would read it again"
+        return None
 
 
 DECLARED = FilesSource
