@@ -640,6 +640,18 @@ def test_a_record_too_long_altogether(
     assert [row["n"] for row in found.rows] == [1, 4] and found.reasons == {"too_long": 3}
 
 
+def test_a_letter_longer_than_a_record(
+    place: Parquet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that is not too long is kept whole, though its bytes are more as base64."""
+    monkeypatch.setattr(limits, "RECORD_BYTES_MAX", 5_000)
+    put(place, v=[b"x" * 4_900, b""], x=[float("nan"), 1.0])
+    spec = of(place, {"v": "binary", "x": "double"})
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert found.reasons == {"type_mismatch": 1} and len(found.letters[0][3]) > 5_000
+
+
 # Attacks S29.
 def test_an_index_out_of_its_dictionary(place: Parquet, ledger: Ledger) -> None:
     """Its rows cannot be decoded; those of other row groups can."""
