@@ -2,6 +2,7 @@
 
 import base64
 import errno
+import io
 import json
 import os
 import shutil
@@ -476,6 +477,18 @@ def _longer(data: bytes) -> bytes:
     return data[:-8] + (1 << 30).to_bytes(4, "little") + data[-4:]
 
 
+def _fewer(_: bytes) -> bytes:
+    """Of 1,234 rows; the file and its row group say 1,000, and each column 1,234."""
+    rows = {"id": ids(0, 1_234), "n": range(1_234), "at": moments("us", *range(1_234))}
+    made = io.BytesIO()
+    pq.write_table(pa.table(rows), made)
+    data = made.getvalue()
+    at = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    said, told = b"\xa4\x13", b"\xd0\x0f"
+    parts = data[at:].split(said)
+    return data[:at] + told.join((parts[0], said.join(parts[1:-1]), parts[-1]))
+
+
 def _garbled(data: bytes) -> bytes:
     size = int.from_bytes(data[-8:-4], "little")
     return data[: -8 - size] + b"\xff" * size + data[-8:]
@@ -485,6 +498,7 @@ BROKEN: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "other format": ("damaged", lambda _: b'{"id": 1}\n' * 10),
     "footer longer than the file": ("damaged", _longer),
     "footer of garbage": ("damaged", _garbled),
+    "footer of fewer rows": ("damaged", _fewer),
     "encrypted": ("encrypted", lambda data: b"PARE" + data[4:-4] + b"PARE"),
 }
 
