@@ -681,6 +681,16 @@ def test_an_index_out_of_its_dictionary(place: Parquet, ledger: Ledger) -> None:
     assert [row["n"] for row in found.rows] == [0, 1, 2, 3] and found.reasons == {"malformed": 4}
 
 
+def test_bad_text_in_a_dictionary(place: Parquet, ledger: Ledger) -> None:
+    """It costs the rows that point to it, and no others."""
+    text = pa.Array.from_buffers(pa.string(), 2, pa.array([b"a", b"\xff"]).buffers())
+    put(place, v=pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, 0], pa.int32()), text))
+    spec = of(place, {"v": "string"})
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert len(found.rows) == 3 and found.reasons == {"encoding": 1}
+
+
 # Attacks S29.
 @pytest.mark.parametrize("by", ["the job", "the audit"])
 def test_a_shortage_of_memory_is_no_damage(

@@ -285,7 +285,9 @@ class _Reader:
         columns.append(pa.array(offsets, pa.int64()))
         table = pa.Table.from_arrays(columns, schema=with_offset(self._schema))
         if faults:
-            table = table.filter(pa.array(~_marked(len(offsets), list(faults))))
+            kept = np.ones(len(offsets), bool)
+            kept[list(faults)] = False
+            table = table.filter(pa.array(kept))
         return Block(
             table=table,
             faults=faults,
@@ -414,9 +416,3 @@ def _holds_nul(array: pa.StringArray) -> bool:
     bounds = np.frombuffer(array.buffers()[1], np.int32)[array.offset :][: len(array) + 1]
     codes = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
     return bool(len(codes)) and not codes.min()
-
-
-def _marked(count: int, places: Collection[int] | np.ndarray) -> np.ndarray:
-    marks = np.zeros(count, bool)
-    marks[list(places)] = True
-    return marks

@@ -15,7 +15,18 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from semel.errors import SourceError
-from semel.sources import Gone, Known, Matched, Partition, Refusal, Window, Word, in_window, quoted
+from semel.sources import (
+    Gone,
+    Known,
+    Matched,
+    Partition,
+    Refusal,
+    Window,
+    Word,
+    accept_command,
+    in_window,
+    quoted,
+)
 from semel.sources.sealed.parts import Listing, Looked, Opens, Part, PartOffer
 
 
@@ -385,12 +396,6 @@ def unreadable(part: Part, error: OSError) -> Refusal:
     return refusal(part, "unreadable", f"{error.strerror}; give the reader access")
 
 
-def accepting(source: Opens, name: str, option: str = "") -> str:
-    """The command that accepts a name."""
-    words = ("semel accept", source.context.name, quoted(name), option)
-    return f"`{' '.join(word for word in words if word)}`"
-
-
 def show(source: Opens, known: Partition) -> str:
     """A partition as a person knows it."""
     return (
@@ -400,7 +405,7 @@ def show(source: Opens, known: Partition) -> str:
 
 
 def _refused(source: Opens, one: Judged) -> Refusal:
-    accept = accepting(source, one.part.name)
+    accept = accept_command(source.context, one.part.name)
     if one.does is Does.CHANGED:
         now = f"{one.looked.rows} {source.context.declared.unit}"
         if not one.looked.key:

@@ -22,6 +22,7 @@ from semel.sources import (
     Source,
     Window,
     Word,
+    accept_command,
 )
 from semel.sources.sealed import claims, matching
 from semel.sources.sealed.parts import Listing, Opens, PartOffer
@@ -45,7 +46,7 @@ class SealedSource(Opens, Source):
     def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
         known, unit = gone.partition, self.context.declared.unit
         shown = ", ".join(f"{start} to {end}" for start, end in spans)
-        lost = matching.accepting(self, known.name, "--lost")
+        lost = accept_command(self.context, known.name, "--lost")
         return Refusal(
             name=known.name,
             reason="gone",
