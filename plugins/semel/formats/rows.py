@@ -1,8 +1,9 @@
 """Rows of a block that were never text: what a dead letter keeps of one is the row as JSON.
 
 Only rows that are rejected are written so: numbers as they are (also NaN and Infinity), decimals as
-text of their digits, a map with a key twice as its pairs, times in ISO 8601 with six digits of a second, or nine where they have more,
-bytes in base64, text that is not UTF-8 with its bytes as `\\xff`.
+text of their digits, a map with a key twice as its pairs, times in ISO 8601 with six digits of a
+second, or nine where they have more, bytes in base64, text that is not UTF-8 with its bytes as
+`\\xff`.
 """
 
 import base64
