@@ -29,7 +29,7 @@ from semel.sources.sealed.parts import Listing, Opens, PartOffer
 
 SPLIT_ROWS = 500_000
 """Rows that one task reads, or more where a row group has more: a third of a second's work by
-record id. With half of them, what Spark adds to each task was a quarter of a batch's time."""
+record id. Fewer make more tasks, and each has a cost of its own in Spark."""
 
 
 @dataclass(frozen=True, kw_only=True)
