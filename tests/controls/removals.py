@@ -42,7 +42,7 @@ def other(target: str, change: Callable[[Any], Any]) -> Removal:
 
 def gives(target: str, value: object = None) -> Removal:
     """Replace a function by one that returns a value, whatever it is called with."""
-    return other(target, lambda _: lambda *_: value)
+    return other(target, lambda _: lambda *_, **__: value)
 
 
 def code(target: str, *old: str, new: str = "False", user: str = "") -> Removal:
@@ -294,7 +294,6 @@ OF_SECONDS: dict[str, Removal] = {
     "rows that cannot be decoded are dead letters": code(
         "formats.parquet:_Reader.group", "range(at, high, limits.PIECE_ROWS_MAX)", new="()"
     ),
-    "a column that would lose is refused": gives("formats.parquet:misfits", []),
     "a source's file goes when it is finalized": sql(
         "collect.accounted", "b.status = 'finalized'", "b.status <> 'abandoned'"
     ),
@@ -302,6 +301,11 @@ OF_SECONDS: dict[str, Removal] = {
         code("sources.files.away:put_away", "fingerprint != known.fingerprint"),
     "a file of a batch is proven before its rows are read":
         gives("sources.pipeline.published:OutputFile.is_whole", True),
+    # It is refused where it is planned, and where it is cast.
+    "a column that would lose is refused": all_of(
+        gives("formats.parquet:misfits", []),
+        code("formats.exact:taken", "not _is_like(array.type, declared)", user="formats.parquet"),
+    ),
     "a refused copy is remembered": sql("partitions.refused", "WHERE ", "WHERE false AND "),
     "what cannot be looked for keeps its path and its content":
         other("sources.files.gather:recognise", unsure_is_new),

@@ -2,6 +2,7 @@
 
 import base64
 import errno
+import io
 import json
 import os
 import shutil
@@ -476,6 +477,18 @@ def _longer(data: bytes) -> bytes:
     return data[:-8] + (1 << 30).to_bytes(4, "little") + data[-4:]
 
 
+def _fewer(_: bytes) -> bytes:
+    """Of 1,234 rows; the file and its row group say 1,000, and each column 1,234."""
+    rows = {"id": ids(0, 1_234), "n": range(1_234), "at": moments("us", *range(1_234))}
+    made = io.BytesIO()
+    pq.write_table(pa.table(rows), made)
+    data = made.getvalue()
+    at = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    said, told = b"\xa4\x13", b"\xd0\x0f"
+    parts = data[at:].split(said)
+    return data[:at] + told.join((parts[0], said.join(parts[1:-1]), parts[-1]))
+
+
 def _garbled(data: bytes) -> bytes:
     size = int.from_bytes(data[-8:-4], "little")
     return data[: -8 - size] + b"\xff" * size + data[-8:]
@@ -485,6 +498,7 @@ BROKEN: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "other format": ("damaged", lambda _: b'{"id": 1}\n' * 10),
     "footer longer than the file": ("damaged", _longer),
     "footer of garbage": ("damaged", _garbled),
+    "footer of fewer rows": ("damaged", _fewer),
     "encrypted": ("encrypted", lambda data: b"PARE" + data[4:-4] + b"PARE"),
 }
 
@@ -640,6 +654,18 @@ def test_a_record_too_long_altogether(
     assert [row["n"] for row in found.rows] == [1, 4] and found.reasons == {"too_long": 3}
 
 
+def test_a_letter_longer_than_a_record(
+    place: Parquet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that is not too long is kept whole, though its bytes are more as base64."""
+    monkeypatch.setattr(limits, "RECORD_BYTES_MAX", 5_000)
+    put(place, v=[b"x" * 4_900, b""], x=[float("nan"), 1.0])
+    spec = of(place, {"v": "binary", "x": "double"})
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert found.reasons == {"type_mismatch": 1} and len(found.letters[0][3]) > 5_000
+
+
 # Attacks S29.
 def test_an_index_out_of_its_dictionary(place: Parquet, ledger: Ledger) -> None:
     """Its rows cannot be decoded; those of other row groups can."""
@@ -653,6 +679,16 @@ def test_an_index_out_of_its_dictionary(place: Parquet, ledger: Ledger) -> None:
     run(ledger, spec, "r1")
     found = settled(spec)
     assert [row["n"] for row in found.rows] == [0, 1, 2, 3] and found.reasons == {"malformed": 4}
+
+
+def test_bad_text_in_a_dictionary(place: Parquet, ledger: Ledger) -> None:
+    """It costs the rows that point to it, and no others."""
+    text = pa.Array.from_buffers(pa.string(), 2, pa.array([b"a", b"\xff"]).buffers())
+    put(place, v=pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, 0], pa.int32()), text))
+    spec = of(place, {"v": "string"})
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert len(found.rows) == 3 and found.reasons == {"encoding": 1}
 
 
 # Attacks S29.

@@ -2,13 +2,16 @@
 
 import itertools
 import re
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from semel.model.batch import Claim
 from semel.sources import Known, Matched, Partition
+from semel.sources.sealed.claims import find, locate
 from semel.sources.sealed.matching import Own, Twin, judge, match
 from semel.sources.sealed.parts import Listing, Looked, Part
 
@@ -64,6 +67,14 @@ class Shelf:
             raise self.unread[part.name]
         self.digested.append(part.name)
         return self.contents[part.name]
+
+    def discover(self) -> Listing:
+        return Listing(found=[*map(self.part, self.contents)], refused=[], complete=True)
+
+    def now(self, name: str) -> Part:
+        if name not in self.contents:
+            raise FileNotFoundError(2, "No such file or directory", name)
+        return self.part(name)
 
     def read(self, name: str, content: str, *, reached: int = 10, closed: bool = False) -> None:
         """A partition of which rows were read."""
@@ -222,3 +233,34 @@ def test_what_was_not_read_may_change() -> None:
     shelf.known[0] = replace(shelf.known[0], seen=7)
     found = shelf.match()
     assert went_on(found) == {"a": "a"} and found.offers[0].seen == 10
+
+
+# Attacks S6.
+def test_each_part_is_hashed_once_however_many_claims_look_for_theirs() -> None:
+    """All files of one size were renamed after a plan: their number is not squared."""
+    shelf = Shelf(contents={f"b{at}": f"x{at}" for at in range(30)})
+    evidence = {"stamp": "", "bytes": 10}
+    known = [
+        Claim(
+            ordinal=at, source_partition_id=at, name=f"a{at}", identity="", start=0, end=10,
+            evidence=evidence | {"content": f"x{at}"},
+        )
+        for at in range(30)
+    ]  # fmt: skip
+    assert [claim.name for claim in find(shelf, known, 1)] == [*shelf.contents]
+    assert len(shelf.digested) == 30
+    shelf.digested.clear()
+    for claim in known:
+        shelf.read(claim.name, claim.evidence["content"])
+        shelf.known[-1].evidence["bytes"] = 10
+    found = locate(shelf, shelf.discover().found, shelf.known)
+    assert [known.name for known in found] == [*shelf.contents] and len(shelf.digested) == 30
+
+
+def test_a_plan_of_many_new_parts() -> None:
+    """No part is compared with all others: with that, these took 7 s."""
+    shelf = Shelf(contents={f"n{at}": f"y{at}" for at in range(6_000)})
+    shelf.read("a", "x1")
+    began = time.monotonic()
+    assert len(shelf.match().offers) == 6_000
+    assert time.monotonic() - began < 5

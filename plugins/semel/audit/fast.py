@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from semel.audit.exact import Rules
+from semel.clients.duck import TYPES, column, duck_type, quoted
 from semel.declare.ddl import ColumnType
 from semel.declare.parts import Scope, Unknown
 from semel.formats.table import sink_format
@@ -15,11 +16,6 @@ from semel.pipeline.spec import Spec
 from semel.sources.reread import csv_of
 from semel.sources.spec import Csv
 
-_TYPES = {
-    "string": "VARCHAR", "bigint": "BIGINT", "int": "INTEGER", "smallint": "SMALLINT",
-    "double": "DOUBLE", "float": "FLOAT", "boolean": "BOOLEAN", "timestamp": "TIMESTAMP",
-    "date": "DATE", "binary": "BLOB",
-}  # fmt: skip
 _TIME = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?Z?$"
 _LONG_TIME = _TIME.replace("{1,6}", "+")  # DuckDB cuts the digits too.
 _NUMBER = r"^-?\d+(\.\d+)?([eE][-+]?\d+)?$"
@@ -68,13 +64,6 @@ def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int, rules: int
         bucket=_bucket(spec, place, bucket_seconds),
         content=content(spec, place.__getitem__),
     )
-
-
-def duck_type(kind: ColumnType) -> str:
-    """DuckDB's name of a scalar type. Times are without zone there, in UTC."""
-    if kind.word == "decimal":
-        return f"DECIMAL({kind.precision}, {kind.scale})"
-    return _TYPES[kind.word]
 
 
 def identity(spec: Spec, place: Callable[[str], str]) -> str:
@@ -133,16 +122,6 @@ def sift(dialect: Dialect) -> tuple[str, dict[str, str]]:
     }
 
 
-def quoted(text: str) -> str:
-    """A text as an SQL literal."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def column(name: str) -> str:
-    """A column's name as SQL has it."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _bucket(spec: Spec, place: dict[str, str], seconds: int) -> str:
     if spec.dedup.scope is not Scope.BUCKET:
         return "CAST(0 AS BIGINT)"
@@ -194,7 +173,7 @@ def _fits(value: str, kind: ColumnType, cut: bool) -> str:
 
     `cut`: a time may have more digits than it keeps.
     """
-    cast = f"TRY_CAST({value} AS {_TYPES.get(kind.word, '')})"
+    cast = f"TRY_CAST({value} AS {TYPES.get(kind.word, '')})"
     match kind.word:
         case "string" | "boolean":
             return ""

@@ -12,6 +12,7 @@ from semel import limits
 from semel.audit.exact import Judge, Judged, Word, bytes_judge, csv_judge, json_judge
 from semel.audit.fast import Dialect, sift
 from semel.clients.duck import Engine
+from semel.model.reasons import Reason
 from semel.sources.reread import Lines
 
 
@@ -133,7 +134,7 @@ class SourceReader:
                 found = replace(found, word=Word.UNSURE, why=lines.doubts[at])
             beside.append(_beside(lines).slice(at, 1))
             found_letters = self._letters.get((lines.batch, part), {}).get(position, ())
-            if any(not _kept_right(raw, kept) for _, kept in found_letters):
+            if any(not _kept_right(raw, *letter) for letter in found_letters):
                 self.wrong_bytes.add((lines.batch, part, position))
             values = found.values or (None,) * width
             ordinal = lines.claim.ordinal
@@ -203,9 +204,9 @@ def _judge_of(dialect: Dialect) -> Judge:
     return csv_judge(columns, header, csv.delimiter, csv.quote, csv.multiline, dialect.rules)
 
 
-def _kept_right(raw: bytes, kept: Kept) -> bool:
+def _kept_right(raw: bytes, reason: str, kept: Kept) -> bool:
     """Whether a dead letter keeps a record's bytes; of one that is too long, its first bytes."""
-    if len(raw) > limits.RECORD_BYTES_MAX:
+    if reason == Reason.too_long and len(raw) > limits.RECORD_BYTES_MAX:
         raw = raw[: limits.REJECTED_HEAD_BYTES]
     return kept == Kept.of(raw)
 

@@ -8,6 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.clients.sql import query
+from semel.declare.ddl import ColumnType
+
+TYPES = {
+    "string": "VARCHAR", "bigint": "BIGINT", "int": "INTEGER", "smallint": "SMALLINT",
+    "double": "DOUBLE", "float": "FLOAT", "boolean": "BOOLEAN", "timestamp": "TIMESTAMP",
+    "date": "DATE", "binary": "BLOB",
+}  # fmt: skip
 
 
 class Engine:
@@ -48,6 +55,23 @@ class Engine:
         found = self.run(name, **values)
         names = [column[0] for column in found.description]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def duck_type(kind: ColumnType) -> str:
+    """DuckDB's name of a scalar type. Times are without zone there, in UTC."""
+    if kind.word == "decimal":
+        return f"DECIMAL({kind.precision}, {kind.scale})"
+    return TYPES[kind.word]
+
+
+def quoted(text: str) -> str:
+    """A text as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def column(name: str) -> str:
+    """A column's name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def zoneless(table: pa.Table) -> pa.Table:

@@ -111,8 +111,6 @@ def taken(array: pa.Array, declared: pa.DataType) -> pa.Array:
 
     TypeError: it does not fit, as `misfit` says.
     """
-    if at.is_dictionary(array.type):
-        return taken(array.dictionary_decode(), declared)
     if array.type == declared:
         return array
     if at.is_null(array.type):
@@ -150,8 +148,7 @@ def decoded(array: pa.Array) -> pa.Array:
     """
     kind = array.type
     if at.is_dictionary(kind):
-        array.validate(full=True)
-        return decoded(array.dictionary_decode())
+        return decoded(array.dictionary.take(array.indices))
     if at.is_string_view(kind):
         return array.cast(pa.large_string())
     if at.is_binary_view(kind):

@@ -61,6 +61,27 @@ def rows_in(file: pq.ParquetFile) -> int:
     return footer.num_rows
 
 
+def check_counts(file: pq.ParquetFile, columns: Collection[str]) -> None:
+    """ValueError: a column has another number of values than its row group has rows.
+
+    Columns of lists and maps may have. The metadata of an encrypted column end the process.
+    """
+    names, schema = {name.partition(".")[0] for name in columns}, file.schema
+    flat = [
+        at for at in range(len(schema))
+        if not schema.column(at).max_repetition_level
+        and schema.column(at).path.partition(".")[0] in names
+    ]  # fmt: skip
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        for at in flat:
+            if (values := group.column(at).num_values) != group.num_rows:
+                raise ValueError(
+                    f"row group {number} has {group.num_rows} rows, and its column "
+                    f"{schema.column(at).path!r} has {values}"
+                )
+
+
 def step_rows(group: pq.RowGroupMetaData) -> int:
     """How many rows of a row group are decoded at once: some BLOCK_BYTES."""
     fit = limits.BLOCK_BYTES * group.num_rows // max(group.total_byte_size, 1)
@@ -277,7 +298,9 @@ class _Reader:
         columns.append(pa.array(offsets, pa.int64()))
         table = pa.Table.from_arrays(columns, schema=with_offset(self._schema))
         if faults:
-            table = table.filter(pa.array(~_marked(len(offsets), list(faults))))
+            kept = np.ones(len(offsets), bool)
+            kept[list(faults)] = False
+            table = table.filter(pa.array(kept))
         return Block(
             table=table,
             faults=faults,
@@ -406,9 +429,3 @@ def _holds_nul(array: pa.StringArray) -> bool:
     bounds = np.frombuffer(array.buffers()[1], np.int32)[array.offset :][: len(array) + 1]
     codes = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
     return bool(len(codes)) and not codes.min()
-
-
-def _marked(count: int, places: Collection[int] | np.ndarray) -> np.ndarray:
-    marks = np.zeros(count, bool)
-    marks[list(places)] = True
-    return marks

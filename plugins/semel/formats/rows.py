@@ -1,8 +1,9 @@
 """Rows of a block that were never text: what a dead letter keeps of one is the row as JSON.
 
 Only rows that are rejected are written so: numbers as they are (also NaN and Infinity), decimals as
-text of their digits, a map with a key twice as its pairs, times in ISO 8601 with six digits of a second, or nine where they have more,
-bytes in base64, text that is not UTF-8 with its bytes as `\\xff`.
+text of their digits, a map with a key twice as its pairs, times in ISO 8601 with six digits of a
+second, or nine where they have more, bytes in base64, text that is not UTF-8 with its bytes as
+`\\xff`.
 """
 
 import base64
@@ -54,10 +55,8 @@ def _text(names: Iterable[str], values: Iterable[Any]) -> bytes:
 
 
 def plain(array: pa.Array) -> list[Any]:
-    """A column's values as JSON has them."""
+    """A decoded column's values as JSON has them."""
     kind = array.type
-    if at.is_dictionary(kind):
-        return plain(array.dictionary_decode())
     if at.is_timestamp(kind):
         return _times(array)
     if at.is_date(kind):
@@ -65,9 +64,9 @@ def plain(array: pa.Array) -> list[Any]:
         return _where(array, _shown(days, "D"))
     if at.is_decimal(kind):
         return [None if v is None else format(v, "f") for v in array.to_pylist()]
-    if _is_binary(kind):
+    if at.is_binary(kind) or at.is_large_binary(kind) or at.is_fixed_size_binary(kind):
         return [None if v is None else base64.b64encode(v).decode() for v in array.to_pylist()]
-    if at.is_string(kind) or at.is_large_string(kind) or at.is_string_view(kind):
+    if at.is_string(kind) or at.is_large_string(kind):
         some = array.cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
         return [None if v is None else v.decode(errors="backslashreplace") for v in some]
     if at.is_struct(kind):
@@ -92,13 +91,6 @@ def _pairs(keys: list[str], items: list[Any]) -> dict[str, Any] | list[Any]:
     if len(set(keys)) == len(keys):
         return dict(zip(keys, items, strict=True))
     return [[key, item] for key, item in zip(keys, items, strict=True)]
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return (
-        at.is_binary(kind) or at.is_large_binary(kind) or at.is_fixed_size_binary(kind)
-        or at.is_binary_view(kind)
-    )  # fmt: skip
 
 
 def _spans(array: pa.Array) -> Iterable[tuple[int, int]]:

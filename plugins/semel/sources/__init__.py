@@ -24,6 +24,7 @@ from semel.errors import AGAIN, SourceError
 from semel.model.batch import Claim
 
 if TYPE_CHECKING:
+    from semel.declare.context import Context
     from semel.formats.records import Block
     from semel.formats.selection import Selection
     from semel.ledger import Row
@@ -416,6 +417,11 @@ GIVE_UP = "A batch that never committed can be given up"
 def of_finalized(error: Exception) -> str:
     """An error about claims in the words for a finalized batch, without the full stop."""
     return str(error).partition(f" {GIVE_UP}")[0].removesuffix(".")
+
+
+def accept_command(context: "Context", name: str, option: str = "") -> str:
+    """The command that settles a name, as it is typed."""
+    return f"`semel accept {context.name} {quoted(name)}{option and ' '}{option}`"
 
 
 def quoted(name: str) -> str:

@@ -8,13 +8,13 @@ from semel.declare.context import Context
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import LimitError, SourceError
 from semel.formats.declared import has_header, header_of, is_whole
-from semel.sources import Offer, Refusal, Window, in_window
+from semel.sources import Offer, Refusal, Window, accept_command, in_window
 from semel.sources.files.content import Content
 from semel.sources.files.evidence import FilePartition, Seen
 from semel.sources.files.facts import Facts, Recognised
 from semel.sources.files.listing import ListedFile, refusal
 from semel.sources.files.recognise import REFUSED, Answer
-from semel.sources.files.refusals import accept_command, refused
+from semel.sources.files.refusals import refused
 
 
 @dataclass(frozen=True, kw_only=True)

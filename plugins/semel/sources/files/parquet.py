@@ -83,11 +83,11 @@ class ParquetFiles(SealedSource):
 
         try:
             with parquet.opened(file) as found:
-                rows = parquet.rows_in(found)
-                misfits = parquet.misfits(
-                    found, self.context.columns, self.context.record_id,
-                    signed=len(footer) - _TAIL_BYTES > found.metadata.serialized_size,
-                )  # fmt: skip
+                columns, rows = self.context.columns, parquet.rows_in(found)
+                signed = len(footer) - _TAIL_BYTES > found.metadata.serialized_size
+                misfits = parquet.misfits(found, columns, self.context.record_id, signed=signed)
+                if not misfits and not signed:
+                    parquet.check_counts(found, columns)
         except (pa.ArrowException, OSError, ValueError) as error:
             if parquet.is_passing(error):
                 raise

@@ -4,16 +4,11 @@ from dataclasses import replace
 from datetime import datetime
 
 from semel.declare.context import Context
-from semel.sources import Refusal, quoted
+from semel.sources import Refusal, accept_command
 from semel.sources.files.evidence import FilePartition, last_record
 from semel.sources.files.facts import Facts
 from semel.sources.files.listing import ListedFile, file_time, refusal
 from semel.sources.files.recognise import Answer, Match
-
-
-def accept_command(context: Context, path: str, option: str = "") -> str:
-    """The command that settles a file, as it is typed."""
-    return f"`semel accept {context.name} {quoted(path)}{option and ' '}{option}`"
 
 
 def refused(context: Context, found: Facts) -> Refusal:

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from semel import limits
+from semel.clients.duck import column, duck_type, quoted
 from semel.clients.sql import query
 from semel.declare import ddl
 from semel.declare.ddl import ColumnType
@@ -56,12 +57,6 @@ _MOMENTS = "-62135596800000000 AND 253402300799999999"
 _ODD = r"nan|inf|\\u0000|\d{5,}-|\(BC\)"
 """What the JSON of a nested value may hold where something in it is no value of its column."""
 
-_WORDS = {
-    "string": "VARCHAR", "bigint": "BIGINT", "int": "INTEGER", "smallint": "SMALLINT",
-    "double": "DOUBLE", "float": "FLOAT", "boolean": "BOOLEAN", "timestamp": "TIMESTAMP",
-    "date": "DATE", "binary": "BLOB",
-}  # fmt: skip
-
 
 @dataclass(frozen=True, kw_only=True)
 class RowLines(Lines):
@@ -87,8 +82,9 @@ class Parts:
     def __init__(self, others: Callable[[], list[str]]) -> None:
         """`others`: all files that a renamed one may be among."""
         self._others = others
-        self._folder = tempfile.TemporaryDirectory(prefix="semel-audit-")
+        self._found: dict[str, str] = {}
         self._links = count()
+        self._folder = tempfile.TemporaryDirectory(prefix="semel-audit-")
         self._duck = duckdb.connect()
         self._duck.execute("SET TimeZone = 'UTC'")
         # Both take the statistics of a file for true, and change values that are beyond them.
@@ -107,9 +103,12 @@ class Parts:
         content, size = claim.evidence.get("content"), claim.evidence.get("bytes")
         if content is None or size is None:
             raise CorruptionError(f"the claim of {claim.name!r} has no evidence of a whole file")
-        path = next((p for p in self._places(claim, size) if _has(p, size, content)), None)
-        if path is None:
-            raise SourceError("neither it nor a renamed file has the claimed content")
+        path = self._found.get(content)
+        if path is None:  # Each content is looked for once, by all claims of it.
+            path = next((p for p in self._places(claim, size) if _has(p, size, content)), None)
+            if path is None:
+                raise SourceError("neither it nor a renamed file has the claimed content")
+            self._found[content] = path
         return self.rows(path, claim, batch, source, record_id, size=size)
 
     def rows(
@@ -178,8 +177,11 @@ class _Reading:
 
     def run(self) -> Iterator[Lines]:
         claim = self._claim
-        with pq.ParquetFile(self._path) as file, self._judge:
-            self._total = file.metadata.num_rows
+        with self._judge, pq.ParquetFile(
+            self._path, page_checksum_verification=True, pre_buffer=False,
+            buffer_size=_HASHED_BYTES, coerce_int96_timestamp_unit="us",
+        ) as file:  # fmt: skip
+            self._file, self._total = file, file.metadata.num_rows
             # Where two names differ by case alone, DuckDB has names of its own.
             own = self._duck.read_parquet(self._path).columns
             self._called = dict(zip(file.schema_arrow.names, own, strict=True))
@@ -227,34 +229,29 @@ class _Reading:
         return at, overflows
 
     def _steps(self, group: int) -> Iterator[pa.RecordBatch]:
-        with pq.ParquetFile(
-            self._path, page_checksum_verification=True, pre_buffer=False,
-            buffer_size=_HASHED_BYTES, coerce_int96_timestamp_unit="us",
-        ) as file:  # fmt: skip
-            known = file.metadata.row_group(group)
-            fit = limits.BLOCK_BYTES * known.num_rows // max(known.total_byte_size, 1)
-            some, given = max(1, min(limits.PIECE_ROWS_MAX, fit)), 0
-            while True:
-                seen = 0
-                try:
-                    for rows in file.iter_batches(
-                        some, [group], self._stored, use_threads=False
-                    ):
-                        _check_indexes(rows)
-                        new = rows.slice(max(given - seen, 0))
-                        seen += rows.num_rows
-                        if new.num_rows:
-                            given += new.num_rows
-                            yield new
-                    return
-                except pa.ArrowNotImplementedError:  # Too many bytes for one array.
-                    if some == 1:
-                        raise
-                    some = max(1, some // _FEWER)
+        known, names = self._file.metadata.row_group(group), self._stored
+        fit = limits.BLOCK_BYTES * known.num_rows // max(known.total_byte_size, 1)
+        some, given = max(1, min(limits.PIECE_ROWS_MAX, fit)), 0
+        while True:
+            seen = 0
+            try:
+                for rows in self._file.iter_batches(some, [group], names, use_threads=False):
+                    for found in rows.columns:
+                        _check_index(found)
+                    new = rows.slice(max(given - seen, 0))
+                    seen += rows.num_rows
+                    if new.num_rows:
+                        given += new.num_rows
+                        yield new
+                return
+            except pa.ArrowNotImplementedError:  # Too many bytes for one array.
+                if some == 1:
+                    raise
+                some = max(1, some // _FEWER)
 
     def _by_duck(self, low: int, high: int) -> Iterator[pa.Table]:
         """The rows [low, high), of one row group. duckdb.Error: it cannot be read."""
-        columns = ", ".join(f"{_name(self._called[n])} AS {_name(n)}" for n in self._stored)
+        columns = ", ".join(f"{column(self._called[n])} AS {column(n)}" for n in self._stored)
         text = query("audit", "read_rows").text.format_map({"columns": columns})
         found = self._duck.sql(text, params={"path": self._path, "low": low, "high": high})
         for rows in found.to_arrow_reader(_ROWS):
@@ -286,7 +283,7 @@ class _Reading:
         found = map(str, self._judge.table("rows").types)
         kinds = dict(zip(self._kinds, found, strict=True))
         values = ", ".join(
-            f"{_name(name)} := {_cast(name, kind, kinds[name])}"
+            f"{column(name)} := {_cast(name, kind, kinds[name])}"
             for name, kind in self._kinds.items()
             if not kind.nested
         )  # fmt: skip
@@ -295,7 +292,7 @@ class _Reading:
             for test in _wrong(name, kind, kinds[name], self._record_id)
         ]  # fmt: skip
         odd = [
-            f"regexp_matches(CAST(to_json({_name(name)}) AS VARCHAR), '(?i){_ODD}')"
+            f"regexp_matches(CAST(to_json({column(name)}) AS VARCHAR), '(?i){_ODD}')"
             for name, kind in self._kinds.items() if kind.nested
         ]  # fmt: skip
         braces = {
@@ -342,16 +339,11 @@ def _overflows(column: pa.Array) -> bool:
     return max(-low, high) > _MILLISECONDS_MAX
 
 
-def _check_indexes(rows: pa.RecordBatch) -> None:
-    """pa.ArrowInvalid: an index leads out of its dictionary, somewhere in a column."""
-    for column in rows.columns:
-        _check_index(column)
-
-
 def _check_index(array: pa.Array) -> None:
+    """pa.ArrowIndexError: an index leads out of its dictionary, somewhere in a column."""
     kind = array.type
     if pa.types.is_dictionary(kind):
-        array.validate(full=True)
+        array.dictionary.take(array.indices)
     elif pa.types.is_struct(kind):
         for inner in array.flatten():
             _check_index(inner)
@@ -362,41 +354,33 @@ def _check_index(array: pa.Array) -> None:
         _check_index(array.values)
 
 
-def _name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _cast(name: str, kind: ColumnType, found: str) -> str:
     """A column as its declared type; times are in UTC, cut to microseconds (a cast rounds)."""
     if kind.word == "timestamp" and found == _NS:
-        ns = _name(name)
+        ns = column(name)
         return f"make_timestamp({ns} // 1000 - CAST({ns} % 1000 < 0 AS BIGINT))"
-    if kind.word == "decimal":
-        return f"CAST({_name(name)} AS DECIMAL({kind.precision}, {kind.scale}))"
-    return f"TRY_CAST({_name(name)} AS {_WORDS[kind.word]})"
+    return f"{'' if kind.word == 'decimal' else 'TRY_'}CAST({column(name)} AS {duck_type(kind)})"
 
 
 def _wrong(
     name: str, kind: ColumnType, found: str, record_id: Collection[str]
 ) -> Iterator[str]:
     """The tests that name what is wrong with a row's value."""
-    value, column = "" if kind.nested else _cast(name, kind, found), _name(name)
+    value, plain = "" if kind.nested else _cast(name, kind, found), column(name)
     test = {
         "double": f"NOT isfinite({value})", "float": f"NOT isfinite({value})",
         "string": f"contains({value}, chr(0))",
         "date": f"year({value}) NOT BETWEEN 1 AND 9999",
-        "timestamp": f"{column} IS NOT NULL AND "
+        "timestamp": f"{plain} IS NOT NULL AND "
         f"COALESCE(epoch_us({value}) NOT BETWEEN {_MOMENTS}, true)",
+        # A key twice.
+        "map": f"len(list_distinct([pair.key FOR pair IN {plain}])) < len({plain})",
     }.get(kind.word)  # fmt: skip
     if test:
-        yield f"WHEN {test} THEN {_literal(f'{name} is no value of its column')}"
+        yield f"WHEN {test} THEN {quoted(f'{name} is no value of its column')}"
     if name in record_id and kind.word == "timestamp" and found == _NS:
         lost = f"{name} loses digits, and is part of record_id"
-        yield f"WHEN {column} % 1000 <> 0 THEN {_literal(lost)}"
+        yield f"WHEN {plain} % 1000 <> 0 THEN {quoted(lost)}"
 
 
 def _text_bytes(array: pa.Array) -> np.ndarray:
@@ -424,12 +408,10 @@ def _text_bytes(array: pa.Array) -> np.ndarray:
 def _judgeable(column: pa.ChunkedArray, name: str, bad: dict[int, str]) -> pa.Array:
     """A column as DuckDB takes it. What is bad by itself is noted, and is nothing in it."""
     array = column.combine_chunks()
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary.take(array.indices)
     if pa.types.is_map(array.type):
         pairs = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
-        for at in range(len(array)):
-            keys = array[at].as_py() or []
-            if len({key for key, _ in keys}) < len(keys):
-                bad[at] = f"{name} has a key twice"
         mask = array.is_null() if array.null_count else None
         return pa.ListArray.from_arrays(array.offsets, pairs, mask=mask)
     if pa.types.is_timestamp(array.type) or pa.types.is_date(array.type):
@@ -489,7 +471,7 @@ def _plain(value: pa.Scalar) -> Any:
     if not value.is_valid:
         return None
     if pa.types.is_dictionary(kind):
-        return _plain(value.cast(kind.value_type))
+        return _plain(value.value)
     if pa.types.is_timestamp(kind):
         if value.value == _NOT_A_TIME:
             return f"{value.value}{kind.unit}"

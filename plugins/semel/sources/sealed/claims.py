@@ -1,6 +1,7 @@
 """Claims of parts: proven where they are, found under another name, and found for a lost ledger."""
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,15 +16,15 @@ _EVIDENCE = {"content": str, "stamp": str, "bytes": int}
 # Keeps S6.
 def find(source: Opens, claims: Collection[Claim], batch_id: int) -> list[Claim]:
     """The claims, proven, where their parts are now. SourceError names a part that is nowhere."""
-    there: list[Part] | None = None
+    there: _Contents | None = None
     found = []
     for claim in claims:
         try:
             part = proven(source, claim, batch_id)
         except SourceError:
             if there is None:
-                there = source.discover().found
-            part = _with_content(source, claim, there)
+                there = _Contents(source, source.discover().found)
+            part = next(there.of(claim), None)
             if part is None:
                 raise
         evidence = claim.evidence | {"stamp": part.fingerprint}
@@ -76,15 +77,24 @@ def _has_content(source: Opens, claim: Claim | Partition, part: Part) -> bool:
     return source.digest(part) == claim.evidence.get("content")
 
 
-def _with_content(
-    source: Opens, claim: Claim | Partition, there: Collection[Part]
-) -> Part | None:
-    """The first of some parts that has a claim's content."""
-    for part in there:
-        with suppress(OSError):
-            if _has_content(source, claim, part):
-                return part
-    return None
+class _Contents:
+    """Parts by their content. Those of one length are hashed when one of them is asked for, once.
+    """
+
+    def __init__(self, source: Opens, parts: Collection[Part]) -> None:
+        self._source = source
+        self._by_length: dict[int, list[Part]] = defaultdict(list)
+        for part in parts:
+            self._by_length[part.length].append(part)
+        self._by_content: dict[tuple[int, str], list[Part]] = defaultdict(list)
+
+    def of(self, known: Claim | Partition) -> Iterator[Part]:
+        """The parts that have the content of a claim or a partition."""
+        length, content = known.evidence.get("bytes"), known.evidence.get("content")
+        for part in self._by_length.pop(length, ()):
+            with suppress(OSError):
+                self._by_content[length, self._source.digest(part)].append(part)
+        return iter(self._by_content.get((length, content), ()))
 
 
 def locate(
@@ -93,16 +103,22 @@ def locate(
     """As `Source.locate`: under the name, else by content. Of two that one part may be, the newer
     one gets it.
     """
-    left = {part.name: part for part in there}
+    named, contents, taken = {part.name: part for part in there}, _Contents(source, there), set()
     placed: list[Partition | None] = []
     for known in reversed(partitions):
-        others = [part for name, part in left.items() if name != known.name]
-        named = [left[known.name]] if known.name in left else []
-        part = _with_content(source, known, [*named, *others])
-        if part is not None:
-            del left[part.name]
+        part = named.get(known.name)
+        if part in taken or not (part and _can_be(source, known, part)):
+            part = next((part for part in contents.of(known) if part not in taken), None)
+        taken.add(part)
         placed.append(part and _at(source, known, part))
     return placed[::-1]
+
+
+def _can_be(source: Opens, known: Partition, part: Part) -> bool:
+    """Whether a part has a partition's content; no, where it cannot be read."""
+    with suppress(OSError):
+        return _has_content(source, known, part)
+    return False
 
 
 def _at(source: Opens, known: Partition, part: Part) -> Partition:

@@ -15,7 +15,18 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from semel.errors import SourceError
-from semel.sources import Gone, Known, Matched, Partition, Refusal, Window, Word, in_window, quoted
+from semel.sources import (
+    Gone,
+    Known,
+    Matched,
+    Partition,
+    Refusal,
+    Window,
+    Word,
+    accept_command,
+    in_window,
+    quoted,
+)
 from semel.sources.sealed.parts import Listing, Looked, Opens, Part, PartOffer
 
 
@@ -191,8 +202,10 @@ class Sorting:
         """
         self.taken |= {j.held.source_partition_id for j in self.judged if j.own is Own.SAME}
         asked = [j for j in self.judged if j.own is not Own.SAME and j.looked.key and j.looked.rows]
-        alike = self._alike(asked)
-        asked = [one for one in asked if one in self.judged]
+        alike, unread = self._alike(asked)
+        self.judged = [one for one in self.judged if one.part.name not in unread]
+        asked = [one for one in asked if one.part.name not in unread]
+        self._looked = {one.part.name for one in self.judged}
         for one in asked:
             found = alike[one.content] if one.content else ()
             states = [(self._twin(k), k) for k in found if k != one.held]
@@ -209,35 +222,33 @@ class Sorting:
             if one.held is not None and one.held.source_partition_id in self.taken:
                 one.own = Own.FREE
 
-    def _hash(self, one: Judged) -> None:
-        """Take the digest of a part. One that cannot be read is no longer judged."""
-        try:
-            one.content = self.source.digest(one.part)
-        except FileNotFoundError:
-            self.judged.remove(one)  # As in `_look`.
-        except OSError as error:
-            self.judged.remove(one)
-            self.refused.append(unreadable(one.part, error))
-
     # Keeps P22.
-    def _alike(self, asked: list[Judged]) -> dict[str, list[Partition]]:
-        """By content, the partitions that some parts may be. A part is hashed where its key was
-        read before.
+    def _alike(self, asked: list[Judged]) -> tuple[dict[str, list[Partition]], set[str]]:
+        """By content, the partitions that some parts may be; and the names of parts that cannot be
+        read to their end. A part is hashed where its key was read before.
         """
+        unread = set()
         keys = sorted({one.looked.key for one in asked})
-        keys = [r["key"] for r in self.known.rows("sealed", "keys", keys=keys)] if keys else []
+        keys = {r["key"] for r in self.known.rows("sealed", "keys", keys=keys)} if keys else set()
         for one in asked:
-            if one.looked.key in keys and one.content is None:
-                self._hash(one)
+            if one.looked.key not in keys or one.content is not None:
+                continue
+            try:
+                one.content = self.source.digest(one.part)
+            except FileNotFoundError:
+                unread.add(one.part.name)  # As in `_look`.
+            except OSError as error:
+                unread.add(one.part.name)
+                self.refused.append(unreadable(one.part, error))
         alike = defaultdict(list)
         contents = sorted({one.content for one in asked if one.content is not None})
         if contents:
-            for r in self.known.rows("sealed", "like", keys=keys, contents=contents):
+            for r in self.known.rows("sealed", "like", keys=[*keys], contents=contents):
                 known = Partition(**{k: value for k, value in r.items() if k != "retired"})
                 if r["retired"]:
                     self.retired.add(known.source_partition_id)
                 alike[r["evidence"]["content"]].append(known)
-        return alike
+        return alike, unread
 
     def _twin(self, known: Partition) -> Twin:
         """Where the part is whose partition has the content of another one."""
@@ -249,8 +260,7 @@ class Sorting:
         if number not in self._open:  # It is settled: its part is as it was.
             return Twin.HELD
         if known.name in self._names:
-            seen = any(j.part.name == known.name for j in self.judged)
-            return Twin.LEFT if seen else Twin.UNSURE
+            return Twin.LEFT if known.name in self._looked else Twin.UNSURE
         return Twin.LEFT if self._is_away(known) else Twin.UNSURE
 
     # Keeps P18.
@@ -386,12 +396,6 @@ def unreadable(part: Part, error: OSError) -> Refusal:
     return refusal(part, "unreadable", f"{error.strerror}; give the reader access")
 
 
-def accepting(source: Opens, name: str, option: str = "") -> str:
-    """The command that accepts a name."""
-    words = ("semel accept", source.context.name, quoted(name), option)
-    return f"`{' '.join(word for word in words if word)}`"
-
-
 def show(source: Opens, known: Partition) -> str:
     """A partition as a person knows it."""
     return (
@@ -401,7 +405,7 @@ def show(source: Opens, known: Partition) -> str:
 
 
 def _refused(source: Opens, one: Judged) -> Refusal:
-    accept = accepting(source, one.part.name)
+    accept = accept_command(source.context, one.part.name)
     if one.does is Does.CHANGED:
         now = f"{one.looked.rows} {source.context.declared.unit}"
         if not one.looked.key:

@@ -22,12 +22,14 @@ from semel.sources import (
     Source,
     Window,
     Word,
+    accept_command,
 )
 from semel.sources.sealed import claims, matching
 from semel.sources.sealed.parts import Listing, Opens, PartOffer
 
-SPLIT_ROWS = 250_000
-"""Rows that one task reads, or more where a row group has more: half a second's work."""
+SPLIT_ROWS = 500_000
+"""Rows that one task reads, or more where a row group has more: a third of a second's work by
+record id. Fewer make more tasks, and each has a cost of its own in Spark."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,7 @@ class SealedSource(Opens, Source):
     def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
         known, unit = gone.partition, self.context.declared.unit
         shown = ", ".join(f"{start} to {end}" for start, end in spans)
-        lost = matching.accepting(self, known.name, "--lost")
+        lost = accept_command(self.context, known.name, "--lost")
         return Refusal(
             name=known.name,
             reason="gone",
