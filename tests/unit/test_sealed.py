@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,7 +59,7 @@ class Shelf:
     def look(self, part: Part) -> Looked:
         if part.name in self.errors:
             raise self.errors[part.name]
-        return Looked(part=part, key=self.contents[part.name][0], rows=10)
+        return Looked(part=part, length=part.length, key=self.contents[part.name][0], rows=10)
 
     def digest(self, part: Part) -> str:
         if part.name in self.unread:
@@ -257,10 +256,11 @@ def test_each_part_is_hashed_once_however_many_claims_look_for_theirs() -> None:
     assert [known.name for known in found] == [*shelf.contents] and len(shelf.digested) == 30
 
 
-def test_a_plan_of_many_new_parts() -> None:
-    """No part is compared with all others: with that, these took 7 s."""
-    shelf = Shelf(contents={f"n{at}": f"y{at}" for at in range(6_000)})
+def test_a_plan_of_many_new_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No part is compared with all others."""
+    compared, same = [], Part.__eq__
+    monkeypatch.setattr(Part, "__eq__", lambda a, b: compared.append(a) or same(a, b))
+    shelf = Shelf(contents={f"n{at}": f"y{at}" for at in range(600)})
     shelf.read("a", "x1")
-    began = time.monotonic()
-    assert len(shelf.match().offers) == 6_000
-    assert time.monotonic() - began < 5
+    assert len(shelf.match().offers) == 600
+    assert len(compared) < 6_000  # With that, they were 180,000 comparisons.
