@@ -49,7 +49,8 @@ class Marker:
     `sink` is the output folder as the caller named it; None if the output is not a folder.
     `address` is the sink's address when the marker was written. `sink_columns` has names and Arrow
     types as the marker writes them, `sink_schema` as types. docs/protocol.md explains `generation`,
-    `replay`, `admits`, `code`, `code_digest`, `parser_rules` and `buckets`.
+    `replay`, `admits`, `code`, `code_digest`, `parser_rules`, `buckets`, `exact_from` and
+    `ids_from`.
     """
 
     path: Path
@@ -78,6 +79,16 @@ class Marker:
     code_digest: str | None
     parser_rules: int
     buckets: Buckets | None
+    exact_from: int
+    ids_from: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether its records were compared by id: at least once, and by position, none were.
+
+        A replay's declaration may be of another guarantee than its root's.
+        """
+        return not self.spec.by_position and self.commit_seq >= self.exact_from
 
     @property
     def made_by(self) -> int:
@@ -218,6 +229,8 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         code_digest=plain.get("code_digest"),
         parser_rules=int(plain.get("parser_rules", 1)),
         buckets=Buckets.of_ranges(plain["buckets"]) if "buckets" in plain else None,
+        exact_from=int(plain.get("exact_from", 1)),
+        ids_from=int(plain.get("ids_from", 1)),
     )
     if ("claims" in plain) == bool(marker.of_kind(Kind.CLAIMS)):
         raise ValueError("its claims must be in it, or in a file of the kind `claims`")

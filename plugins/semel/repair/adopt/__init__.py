@@ -14,9 +14,11 @@ import json
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+
+import sqlalchemy as sa
 
 from semel import failpoints, settings
 from semel.archive import layout, note, owned, traces
@@ -62,13 +64,28 @@ class Adopted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Catalog:
-    """The ids of all batches, ready to be written."""
+class Taught:
+    """The ids of all batches, ready to be written. `forgotten`: batches whose ids nobody has;
+    `ids_from`: the first commit behind them.
+    """
 
     runs: list[runs.OldRun]
     forgotten_buckets: Buckets
     expired: int
     forgotten: tuple[int, ...]
+    ids_from: int
+
+    @property
+    def ids(self) -> int:
+        """How many there are."""
+        return sum(run.ids for run in self.runs)
+
+    def write(self, connection: sa.Connection, pipeline_id: int, horizon: timedelta) -> None:
+        """Make them known. The caller holds the pipeline's lock, or has made its row."""
+        if self.runs:
+            segment_id = ensure_segment(connection, pipeline_id, int(horizon.total_seconds()))
+            for run in self.runs:
+                runs.write(connection, pipeline_id, segment_id, run)
 
 
 def adopt(
@@ -122,7 +139,10 @@ def _adopt(
     partitions = partitions_of(open_source(spec), found)
     lost = note.gaps([marker.commit_seq for marker in found])
     with tempfile.TemporaryDirectory(prefix="adopt-", dir=settings.cache_dir()) as spills:
-        catalog = _catalog(spec, batches, partitions, now, Path(spills), forget_ids=forget_ids)
+        taught = _taught_before(batches)
+        catalog = catalog_of(
+            spec, batches, partitions, now, Path(spills), taught=taught, forget_ids=forget_ids
+        )
         if lost:
             note.write(kept, lost)
         _write(ledger, spec, target.address, kept, batches, partitions, catalog, of_ledger)
@@ -140,7 +160,7 @@ def _adopt(
         replays=len(outputs) - len(found),
         source_partitions=len(partitions),
         files_found=sum(part.found for part in partitions),
-        ids=sum(run.ids for run in catalog.runs),
+        ids=catalog.ids,
         id_runs=len(catalog.runs),
         batches_expired=catalog.expired,
         batches_forgotten=catalog.forgotten,
@@ -293,26 +313,38 @@ def _pass_numbers(
     return now
 
 
-def _catalog(
+def _taught_before(batches: list[History]) -> range:
+    """The commits whose ids the catalog was taught, though they were at least once."""
+    last = batches[-1].first if batches else None
+    return range(last.ids_from, last.exact_from) if last and last.exact else range(0)
+
+
+def catalog_of(
     spec: Spec,
     batches: list[History],
     partitions: list[Adoptee],
     now: datetime,
     folder: Path,
     *,
+    taught: range,
     forget_ids: bool,
-) -> _Catalog:
-    """Read the ids of all batches within their horizon. TerminalError names those that are gone."""
+    verb: str = "adopt",
+) -> Taught:
+    """Read the ids of all batches within their horizon: of those that were at least once, where
+    their commit is among `taught`. TerminalError names those that are gone.
+    """
     horizon = int(spec.dedup.horizon.total_seconds())
     of = {part.known.source_partition_id: part for part in partitions}
     made = runs.OldRuns(folder, horizon)
     expired, gone = [], []
     for batch in batches:
         marker = batch.first
-        if marker.spec.by_position:
+        if marker.spec.by_position and marker.commit_seq not in taught:
             continue
+        # Of what was at least once, ids are kept from now on, by the declaration of now.
+        kept_for = (spec if marker.spec.by_position else marker.spec).dedup.horizon
         # Keeps C8.
-        if _last_time(marker) + marker.spec.dedup.horizon <= now:
+        if _last_time(marker) + kept_for <= now:
             expired.append(marker)
             continue
         try:
@@ -323,25 +355,33 @@ def _catalog(
         buckets = union(part.buckets for part in ids)
         end = buckets and buckets.end
         last = last_time(marker.batch_time, end, marker.bucket_seconds)
-        made.add(marker.commit_seq, last + marker.spec.dedup.horizon, ids)
+        made.add(marker.commit_seq, last + kept_for, ids)
     # Keeps D7.
     if gone and not forget_ids:
         why = "; ".join(f"batch {marker.batch_id}: {why}" for marker, why in gone[:3])
         raise TerminalError(
             f"the ids of {_some([marker for marker, _ in gone])} of {spec.name} cannot be found "
-            f"any more ({why}). Restore what is missing; or `semel adopt {spec.name} --forget-ids` "
-            "goes on without them: records with these ids that come again are new (in scope bucket, "
-            "all of their buckets are late)",
+            f"any more ({why}). Restore what is missing; or `semel {verb} {spec.name} "
+            "--forget-ids` goes on without them: records with these ids that come again are new "
+            "(in scope bucket, all of their buckets are late)",
             next=AGAIN,
         )
     # Keeps D8.
     lacking = [marker.buckets for marker in (*expired, *(marker for marker, _ in gone))]
-    return _Catalog(
+    return Taught(
         runs=made.finish(),
         forgotten_buckets=union(lacking) or Buckets(),
         expired=len(expired),
         forgotten=tuple(marker.batch_id for marker, _ in gone),
+        ids_from=max((marker.commit_seq for marker, _ in gone), default=0) + 1,
     )
+
+
+def _guarantee(spec: Spec, last: Marker | None) -> dict[str, int | None]:
+    """From where on the pipeline was exactly once, by its last commit."""
+    if last is None or last.spec.exact_from is None:
+        return {"exact_from": (last.spec if last else spec).exact_from, "ids_from": 1}
+    return {"exact_from": last.exact_from, "ids_from": last.ids_from}
 
 
 def _last_time(marker: Marker) -> datetime:
@@ -358,7 +398,7 @@ def _write(
     kept: Path,
     batches: list[History],
     partitions: list[Adoptee],
-    catalog: _Catalog,
+    catalog: Taught,
     of_ledger: str | None,
 ) -> None:
     last = batches[-1].first if batches else None
@@ -378,6 +418,7 @@ def _write(
             batch_time_last=max((batch.first.batch_time for batch in batches), default=None),
             forgotten=catalog.forgotten_buckets.to_ledger(),
             sink_schema=json.dumps(newest.sink_columns) if newest else None,
+            **_guarantee(spec, last),
             created_at=of_ledger,
         )
         if made is None:
@@ -388,11 +429,7 @@ def _write(
         pipeline_id = made["pipeline_id"]
         write_partitions(connection, pipeline_id, partitions)
         write_batches(connection, pipeline_id, batches, open_source(spec).split_size)
-        if catalog.runs:
-            horizon = int(spec.dedup.horizon.total_seconds())
-            segment_id = ensure_segment(connection, pipeline_id, horizon)
-            for run in catalog.runs:
-                runs.write(connection, pipeline_id, segment_id, run)
+        catalog.write(connection, pipeline_id, spec.dedup.horizon)
         failpoints.point("adopt.before_adopt")
     failpoints.point("adopt.after_adopt")
 
