@@ -88,7 +88,8 @@ def exact(
     with tempfile.TemporaryDirectory(prefix="exact-", dir=settings.cache_dir()) as spills:
         catalog = catalog_of(
             spec, batches, partitions, now, Path(spills),
-            taught=range(1, pipeline.commit_seq + 1), forget_ids=forget_ids, verb="exact",
+            taught=range(1, found[-1].commit_seq + 1 if found else 1), forget_ids=forget_ids,
+            verb="exact",
         )  # fmt: skip
         failpoints.point("exact.before_lock")
         with ledger.transaction() as connection:

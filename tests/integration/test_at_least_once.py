@@ -1,0 +1,279 @@
+"""At least once as a choice: repeats stay, no id is kept; and the way to exactly once."""
+
+import shutil
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from fixtures.batches.account import committed, ids, quiet, run, settled, sql
+from fixtures.batches.compares import compared
+from fixtures.batches.replays import admitted, allow, as_float, proven, replayed
+from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
+from fixtures.postgres.server import lose
+from semel.archive import layout
+from semel.archive.marker import Marker, markers
+from semel.audit import audit
+from semel.errors import CorruptionError, SpecError, StateError, TerminalError
+from semel.formats.output import rows_of
+from semel.ledger import Ledger, pipelines
+from semel.model.manifest import Kind
+from semel.pipeline.spec import Spec
+from semel.plan import plan
+from semel.repair.adopt import adopt
+from semel.repair.exact import Exact, exact
+
+NO_ID = {"n": 7, "at": "2026-01-01T00:00:00Z"}
+TORN = b'{"id": "e000200", "n": "seven"}'
+"""Set aside, so its id is of no record that is there."""
+
+LOOSE = {"guarantee": "at_least_once"}
+
+
+def two_batches(bench: Workbench, ledger: Ledger, **changes: Any) -> Spec:
+    """Repeats within and between two batches, a record without an id, and one set aside."""
+    spec = bench.spec(**LOOSE, **changes)
+    bench.write("in/a.jsonl", [*events(0, 20), *events(15, 20), NO_ID, TORN])
+    run(ledger, spec, "r1")
+    bench.write("in/b.jsonl", events(10, 30))
+    run(ledger, spec, "r2")
+    return spec
+
+
+def there(spec: Spec) -> Counter[str | None]:
+    """How often each id is in the output, which is proven."""
+    proven(spec)
+    files = ((marker, file) for marker in made(spec) for file in marker.of_kind(Kind.DATA))
+    tables = (table for each in files for table in rows_of(*each, ["id"]))
+    return Counter(value for table in tables for value in table.column("id").to_pylist())
+
+
+def counted(ledger: Ledger, table: str) -> int:
+    return sql(ledger, f"SELECT count(*) FROM semel.{table}")[0]["count"]
+
+
+def made(spec: Spec) -> list[Marker]:
+    return markers(spec.sink_path())
+
+
+def switched(ledger: Ledger, spec: Spec, **more: Any) -> Exact:
+    return exact(ledger, spec, log=quiet, **more)
+
+
+LOOSE_COUNTS = {**{e: 1 for e in ids(0, 30)}, **{e: 2 for e in ids(10, 15)}, None: 1}
+LOOSE_COUNTS |= {e: 3 for e in ids(15, 20)}
+
+
+def test_repeats_stay(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """Each record is there as often as the source has it; what is told says so."""
+    spec = two_batches(bench, ledger)
+    assert there(spec) == LOOSE_COUNTS
+    assert counted(ledger, "id_run") == 0
+    assert [m.exact for m in made(spec)] == [False, False]
+    assert audit(spec).notes == ("repeats may be there: at_least_once",)
+    assert compared(ledger, spec).total == 0
+    assert "guarantee: at_least_once" in shell.runs("semel show 1")
+    assert shell.runs("semel find events e000016").count("output") == 3
+    bench.write("in/c.jsonl", events(30, 31))
+    assert "repeats may be there: at_least_once" in shell.runs("semel run events")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"record_id": None}, "guarantee: .*no meaning without record_id: each position is read"),
+        ({"dedup": {"scope": "bucket"}, "record_time": "at"}, "dedup.scope: bucket does not go"),
+        ({"dedup": {"keep_ids": True}}, "dedup.keep_ids: has no meaning with at_least_once"),
+        (
+            {"sink": {"type": "postgres", "connection": "w", "table": "t", "mode": "upsert",
+                      "key": ["id"]}},
+            "sink.mode: upsert takes one row for a key",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_with_it(bench: Workbench, changes: dict, why: str) -> None:
+    """A declaration that promises what at_least_once cannot keep is refused with its key."""
+    with pytest.raises(SpecError, match=why):
+        bench.spec(**LOOSE, **changes)
+
+
+# Attacks P22, D11.
+@pytest.mark.parametrize("source", [True, False], ids=["source", "output"])
+@pytest.mark.parametrize("form", ["parquet", "jsonl", "csv"])
+def test_the_way_to_exactly_once(
+    bench: Workbench, ledger: Ledger, shell: Shell, form: str, source: bool
+) -> None:
+    """The plan refuses the edit and names the command; behind it no repeat of the horizon is there.
+
+    What was set aside has no id that is known: corrected, it is a record. The ids come from the
+    output, and from the source alone where the output is gone.
+    """
+    loose = two_batches(bench, ledger, sink={"format": form})
+    spec = bench.spec(sink={"format": form})
+    bench.write("in/c.jsonl", [*events(5, 40), *events(35, 45), *events(200, 201)])
+    assert shell.fails("semel run events") == "semel exact events"
+    assert counted(ledger, "batch") == 2
+    folder = spec.sink_path()
+    if source:
+        shutil.move(folder, bench.folder / "away")
+        folder.mkdir()
+    told = shell.runs("semel exact events")
+    if source:
+        shutil.rmtree(folder)
+        shutil.move(bench.folder / "away", folder)
+    assert "exactly once from commit 3 on: 30 ids of 2 batches are known" in told
+    assert "nothing to do" in shell.runs("semel exact events")
+    assert "repeats may be there before commit 3" in shell.runs("semel run events")
+
+    wanted = {**LOOSE_COUNTS, **{e: 1 for e in (*ids(30, 45), *ids(200, 201))}}
+    assert there(spec) == wanted
+    assert Counter(why for _, _, why in settled(spec).decisions) == {
+        "duplicate_in_catalog": 25, "duplicate_in_batch": 5,
+    }  # fmt: skip
+    verdict = audit(spec)
+    assert verdict.ok and "repeats may be there before commit 3" in verdict.notes
+    assert (made(spec)[-1].exact_from, made(spec)[-1].exact) == (3, True)
+    assert compared(ledger, spec, 3, 3).total == 0
+    with pytest.raises(TerminalError, match="batch 1 was made at least once"):
+        compared(ledger, spec)
+    assert loose.digest() != spec.digest()
+
+
+# Attacks D11.
+def test_with_the_audit_a_repeat_behind_it_is_seen(bench: Workbench, ledger: Ledger) -> None:
+    """The judge blames what the catalog should have dropped, and nothing before the switch."""
+    two_batches(bench, ledger)
+    spec = bench.spec()
+    switched(ledger, spec)
+    sql(ledger, "UPDATE semel.id_run SET retired_at = clock_timestamp() RETURNING 1")
+    bench.write("in/c.jsonl", events(0, 1))
+    run(ledger, spec, "r3")
+    [broken] = [check for check in audit(spec).checks if not check.ok]
+    assert (broken.name, broken.broken) == ("ids", 1)
+    assert broken.offenders[0].what == "the id survived in batch 1 already"
+
+
+# Attacks P22.
+def test_there_is_no_way_back(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """Readers count on what is exactly once: it stays so, once a batch has committed."""
+    spec = bench.spec(**LOOSE)
+    bench.write("in/a.jsonl", events(0, 10))
+    first = plan(ledger, spec, "r1")
+    plan(ledger, bench.spec(), "r0")
+    assert plan(ledger, bench.spec(**LOOSE), "r0").pipeline.exact_from is None
+    run(ledger, bench.spec(), "r1")
+    assert first.batch is not None
+    assert there(bench.spec()) == dict.fromkeys(ids(0, 10), 1)
+    bench.spec(**LOOSE)
+    bench.write("in/b.jsonl", events(0, 20))
+    shell.fails("semel run events")
+    assert "exactly_once from commit 1 on, and cannot become at_least_once" in shell.err
+    assert "guarantee" in shell.runs("semel exact events", 1) + shell.err
+    run(ledger, bench.spec(), "r2")
+    assert there(bench.spec()) == dict.fromkeys(ids(0, 20), 1)
+
+
+# Attacks D8, D11.
+def test_a_lost_ledger_knows_where_it_begins(bench: Workbench, ledger: Ledger) -> None:
+    """Before the switch adopt takes no ids; after it those that were taught too."""
+    loose = two_batches(bench, ledger)
+    lose(ledger)
+    adopted = adopt(ledger, loose, log=quiet)
+    assert (adopted.batches, adopted.ids) == (2, 0)
+    spec = bench.spec()
+    with pytest.raises(TerminalError, match="semel exact events"):
+        plan(ledger, spec, "r3")
+    assert switched(ledger, spec).exact_from == 3
+    lose(ledger)  # Nothing has committed behind it: it is to be done again.
+    assert adopt(ledger, spec, log=quiet).ids == 0
+    assert switched(ledger, spec).ids == 30
+    bench.write("in/c.jsonl", events(25, 40))
+    run(ledger, spec, "r3")
+    lose(ledger)
+    assert adopt(ledger, spec, log=quiet).ids == 40
+    with ledger.transaction() as connection:
+        assert pipelines.find(connection, "events").repeats.endswith("before commit 3")
+    bench.write("in/d.jsonl", events(0, 50))
+    run(ledger, spec, "r4")
+    assert there(spec) == {**LOOSE_COUNTS, **dict.fromkeys(ids(30, 50), 1)}
+
+
+# Attacks D7, D11.
+def test_ids_that_nobody_has(bench: Workbench, ledger: Ledger) -> None:
+    """Without output and source it is refused, unless it is told to forget them: then what comes
+    again of them is new, and the audit, which asks the marker, does not blame it.
+    """
+    two_batches(bench, ledger)
+    spec = bench.spec()
+    away = bench.folder / "away"
+    shutil.move(bench.data / "in" / "a.jsonl", away)
+    [file] = spec.sink_path().glob("*b00000001*")
+    kept = file.rename(bench.folder / "kept")
+    with pytest.raises(TerminalError, match="batches 1 .*`semel exact events --forget-ids`"):
+        switched(ledger, spec)
+    done = switched(ledger, spec, forget_ids=True)
+    assert (done.batches_forgotten, done.ids, done.batches) == ((1,), 20, 1)
+    kept.rename(file)
+    shutil.move(away, bench.data / "in" / "a.jsonl")
+    bench.write("in/c.jsonl", events(0, 40))
+    run(ledger, spec, "r3")
+    assert made(spec)[-1].ids_from == 2
+    assert there(spec) == {**LOOSE_COUNTS, **dict.fromkeys(ids(0, 10), 2),
+                           **dict.fromkeys(ids(30, 40), 1)}  # fmt: skip
+    lose(ledger)
+    kept = file.rename(bench.folder / "kept")
+    assert adopt(ledger, spec, log=quiet).ids == 40
+
+
+def test_ids_past_the_horizon_are_not_read(bench: Workbench, ledger: Ledger) -> None:
+    """The declaration of now says how far back: what is past it is new, as of any batch."""
+    two_batches(bench, ledger)
+    spec = bench.spec(dedup={"horizon": "1 s"})
+    sql(ledger, "SELECT pg_sleep(1)")
+    done = switched(ledger, spec)
+    assert (done.batches, done.batches_expired, done.ids) == (0, 2, 0)
+    bench.write("in/c.jsonl", events(0, 10))
+    run(ledger, spec, "r3")
+    proven(spec)
+
+
+# Attacks D11.
+def test_a_batch_on_its_way_is_finished_first(bench: Workbench, ledger: Ledger) -> None:
+    """A committed batch has no marker that its ids could be read from; nor has one that lost it."""
+    spec = two_batches(bench, ledger)
+    bench.write("in/c.jsonl", events(50, 60))
+    committed(ledger, spec, "r3")
+    with pytest.raises(StateError, match="batch 3 of events has committed and is not finalized"):
+        switched(ledger, bench.spec())
+    run(ledger, spec, "r3")
+    marker = layout.marker(layout.of(spec), 2)
+    marker.rename(marker.with_name(".aside"))
+    with pytest.raises(CorruptionError, match="batch 2 of events is finalized, and .* no marker"):
+        switched(ledger, bench.spec())
+    assert counted(ledger, "id_run") == 0
+    marker.with_name(".aside").rename(marker)
+    assert switched(ledger, bench.spec()).ids == 40
+
+
+def test_a_replay_from_before(bench: Workbench, ledger: Ledger) -> None:
+    """What survived is not decided again: the repeats of a batch stay in its replay, and a lost
+    ledger still knows what it was. Its dead letters are judged as of now.
+    """
+    two_batches(bench, ledger)
+    bench.spec()
+    with pytest.raises(TerminalError, match="semel exact events"):
+        replayed(ledger, bench.spec(), 1, "again")
+    spec = as_float(bench)
+    switched(ledger, spec)
+    allow(ledger, spec)
+    assert replayed(ledger, spec, 1, "again").finalized.counts.survivors == 26
+    replayed(ledger, spec, 2, "again")
+    assert there(spec) == LOOSE_COUNTS
+    assert [m.exact for m in made(spec)] == [False, False]
+    assert not admitted(ledger, spec).finalized.counts.survivors
+    lose(ledger)
+    assert adopt(ledger, spec, log=quiet).ids == 30
+    bench.write("in/c.jsonl", events(0, 40))
+    run(ledger, spec, "r3")
+    assert there(spec) == {**LOOSE_COUNTS, **dict.fromkeys(ids(30, 40), 1)}
