@@ -140,7 +140,8 @@ def open_spark(
 
     `jars`: a folder of what else it loads.
     """
-    os.environ["PYTHONPATH"] = str(ROOT / "benchmarks")  # Spark's workers import the peers.
+    # Spark's workers import the peers, and the semel that is measured.
+    os.environ["PYTHONPATH"] = os.pathsep.join(str(ROOT / name) for name in ("benchmarks", "plugins"))
     builder = SparkSession.builder.master(master).appName("semel-benchmark")
     settings = settings_for(master) | {
         "spark.ui.showConsoleProgress": "false",

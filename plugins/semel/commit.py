@@ -142,7 +142,7 @@ def _try(
     for _ in range(COMPARE_ROUNDS_MAX):
         with _unleased(ledger, batch, log) as connection:
             now = snapshot(connection, batch.pipeline_id)
-            mine = own_runs(connection, attempt.attempt_id)
+            mine = [] if batch.by_position else own_runs(connection, attempt.attempt_id)
         failpoints.point("commit.before_compare")
         # Keeps C2.
         common = _compare(ledger, attempt, mine, [r for r in now.runs if r.seq_max > compared])

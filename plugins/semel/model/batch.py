@@ -139,6 +139,11 @@ class Batch(_FromRow):
         return self.spec.get("guarantee") == "at_least_once"
 
     @property
+    def by_position(self) -> bool:
+        """Whether it was planned without ids, whatever its pipeline declares now."""
+        return self.at_least_once or not self.spec.get("record_id")
+
+    @property
     def open(self) -> bool:
         """Whether it is planned or committed, so still to be finished."""
         return self.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED)
