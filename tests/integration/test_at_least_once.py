@@ -12,10 +12,11 @@ from fixtures.batches.replays import admitted, allow, as_float, proven, replayed
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from fixtures.postgres.server import lose
+from semel.airflow import describe
 from semel.archive import layout
 from semel.archive.marker import Marker, markers
 from semel.audit import audit
-from semel.errors import CorruptionError, SpecError, StateError, TerminalError
+from semel.errors import CorruptionError, RetryableError, SpecError, StateError, TerminalError
 from semel.formats.output import rows_of
 from semel.ledger import Ledger, pipelines
 from semel.model.manifest import Kind
@@ -73,6 +74,7 @@ def test_repeats_stay(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     assert [m.exact for m in made(spec)] == [False, False]
     assert audit(spec).notes == ("repeats may be there: at_least_once",)
     assert compared(ledger, spec).total == 0
+    assert "`id`; at_least_once: repeats are not dropped" in describe.pipeline(spec)
     assert "guarantee: at_least_once" in shell.runs("semel show 1")
     assert shell.runs("semel find events e000016").count("output") == 3
     bench.write("in/c.jsonl", events(30, 31))
@@ -224,6 +226,21 @@ def test_ids_that_nobody_has(bench: Workbench, ledger: Ledger) -> None:
     lose(ledger)
     kept = file.rename(bench.folder / "kept")
     assert adopt(ledger, spec, log=quiet).ids == 40
+
+
+def test_a_disk_that_is_full(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was changed, and the same command goes on."""
+    two_batches(bench, ledger)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(RetryableError, match="No space left"):
+        patch.setattr("numpy.save", full)
+        switched(ledger, bench.spec())
+    assert switched(ledger, bench.spec()).ids == 30
 
 
 def test_ids_past_the_horizon_are_not_read(bench: Workbench, ledger: Ledger) -> None:

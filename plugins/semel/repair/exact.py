@@ -63,6 +63,15 @@ def exact(
     count as new. TerminalError: the declaration is at least once, or ids are gone. StateError: a
     batch is committed and not finalized. RetryableError: a batch committed meanwhile.
     """
+    try:
+        return _exact(ledger, spec, forget_ids=forget_ids, log=log)
+    except OSError as error:
+        raise RetryableError(
+            f"exact of {spec.name}: {error}; nothing was changed. Fix that, then run this again"
+        ) from error
+
+
+def _exact(ledger: Ledger, spec: Spec, *, forget_ids: bool, log: Log) -> Exact:
     if spec.by_position:
         why = (
             "is declared at_least_once: take guarantee out of its file first"
@@ -97,7 +106,7 @@ def exact(
             failpoints.point("exact.before_exact")
     failpoints.point("exact.after_exact")
     if switched is None:
-        return exact(ledger, spec, log=log)  # A twin was faster: it is found.
+        return _exact(ledger, spec, forget_ids=forget_ids, log=log)  # A twin was faster.
     return Exact(
         pipeline=spec.name,
         found=False,
