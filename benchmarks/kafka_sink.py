@@ -29,6 +29,7 @@ from confluent_kafka import Producer
 
 import harness
 from fixtures.kafka.broker import FETCHED
+from fixtures.kafka.server import Broker
 from harness import Clock, Place, check, in_turn, ratio, table
 from postgres_sink import staged_batch
 from semel.clients.kafka.cluster import Cluster
@@ -39,7 +40,7 @@ from semel.sinks.kafka.encode import Messages, messages
 from semel.sinks.kafka.sink import KafkaSink
 from semel.sinks.kafka.target import KafkaTarget
 from semel.sinks.staged import staged
-from semel.stack.kafka import Broker, jars
+from semel.stack.kafka_server import jars
 
 _NOTES = 100_000
 """Batches that have landed before, of which the control topic has a note each."""

@@ -29,12 +29,13 @@ import peers
 from data import DDL, SCHEMA, Shape, made
 from fixtures.kafka.broker import FETCHED
 from fixtures.kafka.registry import answering
+from fixtures.kafka.server import Broker
 from harness import Clock, Side, check, in_turn, ratio, table
 from semel.ledger import Ledger
 from semel.runs.run import run_batch
 from semel.spark.engine import SparkEngine
 from semel.stack import maven
-from semel.stack.kafka import Broker, jars
+from semel.stack.kafka_server import jars
 
 _POM = Path(__file__).with_name("spark-kafka-pom.xml")
 _PARTITIONS = 4

@@ -2,114 +2,20 @@
 
 The verbs call `point` before and after each effect (a COMMIT, a file, a name, a deletion). A point
 `<verb>.before_x` in a transaction is its last line: all is done, nothing is committed. tests/chaos
-arms every point of POINTS, and fails when one is never passed.
+arms every one of `points`, and fails when one is never passed.
 Armed by `armed` in this process, or by SEMEL_FAULTS="point:kind[:nth],..." when the process starts,
 with kind `raise`, `exit` (at once, as SIGKILL would) or `pause` (until a file in SEMEL_FAULTS_DIR,
 which is made to say so, is removed).
 """
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-
-POINTS = (
-    "plan.before_register",
-    "plan.after_register",
-    "plan.before_lock",
-    "plan.before_write",
-    "plan.after_write",
-    "replay.before_write",
-    "replay.after_write",
-    "requarantine.before_write",
-    "requarantine.after_write",
-    "stage.before_begin",
-    "stage.after_begin",
-    "stage.after_folders",
-    "stage.before_store",
-    "stage.after_store",
-    "stage.after_job",
-    "stage.after_sync",
-    "stage.before_seal",
-    "stage.after_seal",
-    "stage.before_lose",
-    "stage.after_lose",
-    "commit.before_compare",
-    "commit.after_compare",
-    "commit.before_win",
-    "commit.after_win",
-    "commit.before_restage",
-    "commit.before_lease",
-    "commit.after_lease",
-    "finalize.before_publish",
-    "finalize.after_look",
-    "sink.before_publish",
-    "sink.after_publish",
-    "finalize.after_publish",
-    "finalize.before_replace",
-    "finalize.before_rename",
-    "finalize.after_rename",
-    "finalize.after_mark",
-    "finalize.before_finalized",
-    "finalize.after_finalized",
-    "finalize.after_clean",
-    "sink.before_commit",
-    "sink.before_accepted",
-    "sink.after_fence",
-    "sink.before_cut",
-    "sink.after_cut",
-    "collect.before_floor",
-    "collect.after_floor",
-    "collect.before_retire",
-    "collect.after_retire",
-    "collect.before_merge",
-    "collect.before_merged",
-    "collect.after_merge",
-    "collect.before_delete",
-    "collect.after_delete",
-    "collect.before_drop",
-    "collect.before_dropped",
-    "collect.after_drop",
-    "collect.before_remove",
-    "collect.after_remove",
-    "collect.before_removed",
-    "collect.after_removed",
-    "abandon.before_release",
-    "abandon.after_release",
-    "accept.before_lock",
-    "accept.before_accept",
-    "accept.after_accept",
-    "accept.before_loss",
-    "accept.after_loss",
-    "accept.before_columns",
-    "accept.after_columns",
-    "adopt.before_numbers",
-    "adopt.after_numbers",
-    "adopt.before_adopt",
-    "adopt.after_adopt",
-    "exact.before_lock",
-    "exact.before_exact",
-    "exact.after_exact",
-    "cache.before_rename",
-    "cache.after_rename",
-    "storage.before_create",
-    "storage.after_create",
-    "storage.before_fsync",
-    "storage.after_fsync",
-    "storage.before_sync_folder",
-    "storage.after_sync_folder",
-    "storage.before_mkdir",
-    "storage.after_mkdir",
-    "storage.before_link",
-    "storage.after_link",
-    "storage.before_publish",
-    "storage.after_publish",
-    "storage.before_rmtree",
-    "storage.after_rmtree",
-)
-"""Every point that there is."""
 
 EXIT_CODE = 137
 """What a process that died at a point leaves, as one that was killed does."""
@@ -140,6 +46,8 @@ class _Fault:
             self._action()
 
 
+_CALL = re.compile(r'failpoints\.point\("([a-z._]+)"\)')
+
 _armed: dict[str, list[_Fault]] = {}
 
 
@@ -150,10 +58,17 @@ def point(name: str) -> None:
             fault()
 
 
+@cache
+def points() -> tuple[str, ...]:
+    """Every point that there is, by name: the calls of `point` in the package's code."""
+    texts = (path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("*.py"))
+    return tuple(sorted({name for text in texts for name in _CALL.findall(text)}))
+
+
 def arm(name: str, action: Callable[[], object], nth: int = 1) -> _Fault:
     """Arm a point until this process ends. ValueError when there is no such point."""
-    if name not in POINTS or nth < 1:
-        raise ValueError(f"no fault point {name!r} (pass {nth}); see semel.failpoints.POINTS")
+    if name not in points() or nth < 1:
+        raise ValueError(f"no fault point {name!r} (pass {nth}); see semel.failpoints.points")
     fault = _Fault(action, nth)
     _armed.setdefault(name, []).append(fault)
     return fault

@@ -323,16 +323,3 @@ CREATE TABLE semel.refusal (
     CONSTRAINT refusal_of_a_copy CHECK (num_nulls(inode, size, copy_of) IN (0, 3)),
     PRIMARY KEY (pipeline_id, name)
 );
-
--- Totals per pipeline: what was read is accounted for, at any time.
-CREATE VIEW semel.counters AS
-SELECT p.pipeline_id, p.name, count(*) AS batches,
-       sum(a.records_read) AS records_read, sum(a.survivors) AS survivors,
-       sum(a.duplicates_batch) AS duplicates_batch,
-       sum(a.duplicates_catalog) AS duplicates_catalog,
-       sum(a.quarantined) AS quarantined, sum(a.late) AS late,
-       sum(a.rows_written) AS rows_written, sum(a.bytes_read) AS bytes_read
-FROM semel.pipeline AS p
-JOIN semel.batch AS b USING (pipeline_id)
-JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
-GROUP BY p.pipeline_id, p.name;

@@ -82,17 +82,13 @@ WHERE b.batch_id = r.batch_id;
 -- name: insert_attempts
 INSERT INTO semel.attempt
     (batch_id, fence, status, snapshot_seq, forgotten, driver, input_digest, sink_schema,
-     records_read, survivors, duplicates_batch, duplicates_catalog, quarantined, late,
-     rows_written, bytes_read, reason, started_at, staged_at, ended_at)
+     {<count>}, reason, started_at, staged_at, ended_at)
 SELECT b.batch_id, a.fence, 'won', COALESCE(b.commit_seq, r.commit_seq) - 1, p.forgotten, 'adopt',
-       a.input_digest, a.sink_schema, a.records_read, a.survivors, a.duplicates_batch,
-       a.duplicates_catalog, a.quarantined, a.late, a.rows_written, a.bytes_read,
+       a.input_digest, a.sink_schema, {a.<count>},
        'taken over by adopt', b.committed_at, b.committed_at, b.committed_at
 FROM jsonb_to_recordset(CAST(:attempts AS jsonb))
          AS a (batch_id bigint, fence int, input_digest text, sink_schema text,
-               records_read bigint, survivors bigint, duplicates_batch bigint,
-               duplicates_catalog bigint, quarantined bigint, late bigint, rows_written bigint,
-               bytes_read bigint)
+               {<count> bigint})
 JOIN semel.batch AS b USING (batch_id)
 JOIN semel.pipeline AS p USING (pipeline_id)
 LEFT JOIN semel.batch AS r ON r.batch_id = b.replays;

@@ -42,8 +42,7 @@ WITH found AS (
                AS cell_last,
            COALESCE(n.batch_id, f.batch_id) AS newest, COALESCE(n.generation, 1) AS generation,
            n.finalized_at AS made_at, w.batch_id AS replaying,
-           a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog, a.quarantined,
-           a.late, a.rows_written, a.bytes_read
+           {a.<count>}
     FROM found AS f
     LEFT JOIN LATERAL (SELECT * FROM semel.batch AS n
                        WHERE COALESCE(n.replays, n.batch_id) = f.batch_id AND n.generation > 1
@@ -64,14 +63,7 @@ WITH found AS (
            count(*) FILTER (WHERE is_open) OVER cells AS open,
            count(*) FILTER (WHERE is_open AND silent) OVER cells AS silent_count,
            count(*) FILTER (WHERE status = 'planned' AND silent) OVER cells AS stuck,
-           CAST(sum(records_read) OVER cells AS bigint) AS sum_records_read,
-           CAST(sum(survivors) OVER cells AS bigint) AS sum_survivors,
-           CAST(sum(duplicates_batch) OVER cells AS bigint) AS sum_duplicates_batch,
-           CAST(sum(duplicates_catalog) OVER cells AS bigint) AS sum_duplicates_catalog,
-           CAST(sum(quarantined) OVER cells AS bigint) AS sum_quarantined,
-           CAST(sum(late) OVER cells AS bigint) AS sum_late,
-           CAST(sum(rows_written) OVER cells AS bigint) AS sum_rows_written,
-           CAST(sum(bytes_read) OVER cells AS bigint) AS sum_bytes_read,
+           {CAST(sum(<count>) OVER cells AS bigint) AS sum_<count>},
            count(*) OVER () AS found, min(since) OVER () AS oldest
     FROM placed AS p
     WINDOW cells AS (PARTITION BY cell_first, cell_last)

@@ -2,8 +2,7 @@
 
 -- name: won
 SELECT attempt_id, batch_id, fence, status, snapshot_seq, buckets, input_digest, sink_schema,
-       records_read, survivors, duplicates_batch, duplicates_catalog, quarantined, late,
-       rows_written, bytes_read, ended_at
+       {<count>}, ended_at
 FROM semel.attempt
 WHERE batch_id = :batch_id AND status = 'won';
 

@@ -71,9 +71,8 @@ LEFT JOIN semel.batch AS o ON o.batch_id = COALESCE(b.admits, r.admits)
 WHERE b.batch_id = :batch_id;
 
 -- name: attempts
-SELECT attempt_id, fence, status, snapshot_seq, driver, records_read, survivors, duplicates_batch,
-       duplicates_catalog, quarantined, late, rows_written, bytes_read, reason, started_at,
-       staged_at, ended_at
+SELECT attempt_id, fence, status, snapshot_seq, driver, {<count>}, reason,
+       started_at, staged_at, ended_at
 FROM semel.attempt
 WHERE batch_id = :batch_id
 ORDER BY fence;

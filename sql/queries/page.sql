@@ -3,8 +3,7 @@
 -- name: newest
 -- The newest batches of some pipelines. By a range of two columns: see `batches` of look.sql.
 SELECT p.name, b.batch_id, b.request_key, b.status, b.interval_start, b.interval_end, b.planned_at,
-       b.finalized_at, b.replays, a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog,
-       a.quarantined, a.late, a.rows_written, a.bytes_read
+       b.finalized_at, b.replays, {a.<count>}
 FROM semel.pipeline AS p
 CROSS JOIN LATERAL (SELECT * FROM semel.batch AS b
                     WHERE (b.pipeline_id, b.batch_id) > (p.pipeline_id, 0)

@@ -5,8 +5,7 @@
 SELECT b.batch_id, b.request_key, COALESCE(b.interval_start, o.interval_start) AS interval_start,
        COALESCE(b.interval_end, o.interval_end) AS interval_end, b.admits, b.admission,
        n.batch_id AS newest, n.generation, n.status AS newest_status, n.request_key AS newest_key,
-       a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog, a.quarantined, a.late,
-       a.rows_written, a.bytes_read
+       {a.<count>}
 FROM semel.batch AS b
 CROSS JOIN LATERAL (SELECT * FROM semel.batch AS n
                     WHERE COALESCE(n.replays, n.batch_id) = b.batch_id AND n.status <> 'abandoned'
@@ -57,8 +56,7 @@ ORDER BY replays, ordinal DESC;
 -- name: won
 -- What the winner of a batch that is no replay read, and what became of it; and which generation of
 -- its output is the newest that is finalized.
-SELECT a.input_digest, a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog,
-       a.quarantined, a.late, a.rows_written, a.bytes_read,
+SELECT a.input_digest, {a.<count>},
        (SELECT max(b.generation) FROM semel.batch AS b
         WHERE COALESCE(b.replays, b.batch_id) = :root AND b.status = 'finalized') AS generation
 FROM semel.attempt AS a

@@ -4,8 +4,7 @@
 -- Keeps C1.
 -- The attempt that commit would take: the highest staged fence.
 SELECT attempt_id, batch_id, fence, status, snapshot_seq, input_digest, sink_schema,
-       records_read, survivors, duplicates_batch, duplicates_catalog, quarantined, late,
-       rows_written, bytes_read
+       {<count>}
 FROM semel.attempt
 WHERE batch_id = :batch_id AND status IN ('staged', 'won')
 ORDER BY fence DESC
@@ -40,9 +39,7 @@ SELECT status, reason FROM semel.attempt WHERE attempt_id = :attempt_id;
 
 -- name: became
 -- What became of a batch: the attempt that won, where one did, with its counts.
-SELECT b.batch_id, b.request_key, b.status, b.committed_at, b.reason, a.fence, a.records_read,
-       a.survivors, a.duplicates_batch, a.duplicates_catalog, a.quarantined, a.late, a.rows_written,
-       a.bytes_read
+SELECT b.batch_id, b.request_key, b.status, b.committed_at, b.reason, a.fence, {a.<count>}
 FROM semel.batch AS b
 LEFT JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
 WHERE b.batch_id = :batch_id;
@@ -53,10 +50,8 @@ WHERE b.batch_id = :batch_id;
 WITH sealed AS (
     UPDATE semel.attempt
     SET status = 'staged', staged_at = clock_timestamp(),
-        buckets = CAST(:buckets AS int8multirange), input_digest = :input_digest, sink_schema = :sink_schema, records_read = :records_read,
-        survivors = :survivors, duplicates_batch = :duplicates_batch,
-        duplicates_catalog = :duplicates_catalog, quarantined = :quarantined, late = :late,
-        rows_written = :rows_written, bytes_read = :bytes_read
+        buckets = CAST(:buckets AS int8multirange), input_digest = :input_digest,
+        sink_schema = :sink_schema, {<count> = :<count>}
     WHERE attempt_id = :attempt_id AND status = 'running'
     RETURNING attempt_id, batch_id
 ), listed AS (

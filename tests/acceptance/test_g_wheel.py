@@ -19,7 +19,7 @@ def tenfold(records: DataFrame) -> DataFrame:
 WHERE = """
 import semel
 from semel.demo.stream import FILES
-from semel.stack.kafka import POM
+from semel.stack.kafka_server import POM
 print(semel.__file__, POM, *FILES)
 """
 

@@ -92,7 +92,7 @@ class Play:
     def __init__(
         self, dsn: str, acts: dict[str, Callable[[Ledger], object]], points: Collection[str]
     ) -> None:
-        assert set(points) <= set(failpoints.POINTS)
+        assert set(points) <= set(failpoints.points())
         url = sa.make_url(dsn).set(drivername="postgresql")
         self.connection = psycopg.connect(
             url.render_as_string(hide_password=False), autocommit=True

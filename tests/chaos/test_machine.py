@@ -35,7 +35,7 @@ SHARES = 2
 EXAMPLES_A_ROUND = 5  # of what follows, and of a soak: a round is a minute at most
 
 POINTS = {
-    verb: [p for p in failpoints.POINTS if p.startswith(prefixes)]
+    verb: [p for p in failpoints.points() if p.startswith(prefixes)]
     for verb, prefixes in {
         "run": ("plan.", "stage.", "commit.", "finalize.", "storage.", "cache."),
         "collect": ("collect.", "storage.before_rm", "storage.after_rm", "cache.", "finalize."),

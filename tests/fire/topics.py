@@ -7,8 +7,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from semel import stack
-from semel.stack import kafka
-from semel.stack.kafka_server import CONNECTION
+from semel.stack import kafka_server
 
 FETCHED = Path(__file__).resolve().parents[2] / ".semel" / "kafka"
 """Maven fetches the broker once, for these and for the tests."""
@@ -24,7 +23,7 @@ ANSWER_SECONDS = 30
 
 def fetch(state: Path) -> None:
     """Let the stack whose state is there find the broker. SemelError: none is to be had here."""
-    jars = kafka.jars(FETCHED)
+    jars = kafka_server.jars(FETCHED)
     folder = state / "kafka"
     folder.mkdir(mode=0o700, parents=True)
     (folder / jars.name).symlink_to(jars)
@@ -52,7 +51,7 @@ def produced() -> int:
 
 def pipelines() -> list[dict[str, Any]]:
     """Both of them, as they are declared."""
-    cluster = {"type": "kafka", "connection": CONNECTION}
+    cluster = {"type": "kafka", "connection": kafka_server.CONNECTION}
     common = {
         "schedule": "* * * * *",
         "source": {**cluster, "topics": [SOURCE], "value": "json"},

@@ -215,7 +215,7 @@ def test_a_ledger_that_was_restored_is_refused(bench: Workbench, ledger: Ledger)
             "bucket_seconds) VALUES ('events', %s, %s, '{}', 4, 60)",
             (str(spec.sink_path()), str(layout.of(spec))),
         )
-    with pytest.raises(TerminalError, match="not batches 1 whose markers.*migrate it, and adopt"):
+    with pytest.raises(TerminalError, match="not batch 1 whose markers.*migrate it, and adopt"):
         adopt(ledger, spec, log=quiet)
     with pytest.raises(TerminalError, match="belongs to pipeline 'events'"):
         adopt(ledger, bench.spec("visits", sink={"path": "out/events"}), log=quiet)
@@ -236,7 +236,7 @@ def change(spec: Spec, number: int, **values: object) -> None:
 
 
 APART = [
-    ({"pipeline": "visits"}, "batches 2 .* of pipeline 'visits'"),
+    ({"pipeline": "visits"}, "batch 2.* of pipeline 'visits'"),
     ({"commit_seq": 1}, "b00000001.json and .*b00000002.json are of two ledgers"),
     ({"bucket_seconds": 61}, "are of two ledgers"),
     ({"claims": {"start": 3}}, "claim the same bytes of source partition 1"),

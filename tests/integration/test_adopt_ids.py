@@ -178,7 +178,7 @@ def test_ids_that_a_transform_drops(
     gone = bench.data / "in" / "1.jsonl"
     away = gone.rename(bench.folder / "away")
     if not kept:
-        with pytest.raises(TerminalError, match="ids of batches 2 of events .* --forget-ids`"):
+        with pytest.raises(TerminalError, match="ids of batch 2 of events .* --forget-ids`"):
             adopt(ledger, spec, log=quiet)
         shutil.copy(away, gone)  # Restored, with another inode.
     adopted = adopt(ledger, spec, log=quiet)
@@ -199,7 +199,7 @@ def test_forgotten_ids_are_new_again(bench: Workbench, ledger: Ledger) -> None:
     (bench.data / "in" / "1.jsonl").unlink()
     marker = markers(spec.sink_path())[1]
     marker.path_of(marker.files[0]).unlink()
-    with pytest.raises(TerminalError, match="batches 2 .*output: .*source: .*forget-ids"):
+    with pytest.raises(TerminalError, match="batch 2 .*output: .*source: .*forget-ids"):
         adopt(ledger, spec, log=quiet)
     adopted = adopt(ledger, spec, forget_ids=True, log=quiet)
     assert (adopted.ids, adopted.batches_forgotten) == (20, (2,))

@@ -10,8 +10,8 @@ import pytest
 
 from fixtures.kafka.broker import Kafka
 from fixtures.kafka.registry import AvroTopic, answering, connection
+from fixtures.kafka.server import Listener
 from fixtures.kafka.topics import Topic
-from semel.stack.kafka import Listener
 from test_check import Machine, machine, wrong  # noqa: F401
 
 PASSWORD = "pa55 of nobody's business"

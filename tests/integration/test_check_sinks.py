@@ -23,6 +23,7 @@ from fixtures.batches.account import quiet
 from fixtures.batches.workbench import Workbench
 from fixtures.kafka.broker import Kafka
 from fixtures.kafka.outlet import CONTROL
+from fixtures.kafka.server import Listener
 from fixtures.postgres.warehouse import Warehouse
 from fixtures.wait import wait_for
 from semel import settings
@@ -32,7 +33,6 @@ from semel.sinks.kafka.facts import check_replicas
 from semel.sinks.kafka.target import KafkaTarget
 from semel.spark import check as module
 from semel.spark.check import Check, Checked
-from semel.stack.kafka import Listener
 
 PASSWORD = "pa55 of nobody's business"
 SECONDS_MAX = 10

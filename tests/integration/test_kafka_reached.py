@@ -21,6 +21,7 @@ from fixtures.batches.account import ids, run, settled
 from fixtures.kafka.broker import Kafka
 from fixtures.kafka.certificates import Authority
 from fixtures.kafka.registry import AvroTopic, connection
+from fixtures.kafka.server import Listener
 from fixtures.kafka.topics import Topic, everything, in_output
 from fixtures.postgres.server import free_port
 from fixtures.spark.local import LocalEngine
@@ -30,7 +31,6 @@ from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.runs.run import run_batch
-from semel.stack.kafka import Listener
 
 TOLD_SECONDS_MAX = 10
 

@@ -19,6 +19,7 @@ from fixtures.batches.workbench import Workbench, events
 from fixtures.contract.sinks import table
 from fixtures.kafka.broker import Kafka, Record
 from fixtures.kafka.outlet import CONTROL, Outlet, dies, marker
+from fixtures.kafka.server import Listener
 from semel import failpoints, limits
 from semel.archive import layout
 from semel.audit import audit
@@ -28,7 +29,6 @@ from semel.ledger import Ledger
 from semel.sinks import Presence
 from semel.sinks.kafka import control, landing
 from semel.sinks.kafka.control import Note
-from semel.stack.kafka import Listener
 
 WAIT_SECONDS = 60
 

@@ -2,9 +2,11 @@
 
 import ast
 import re
+from dataclasses import fields
 from functools import cache
 
 import tree
+from semel.model.batch import Counts
 
 _NAMERS = ("row", "rows", "change", "transition", "query")
 _OF_ONE_FILE = {"payload_query": "catalog", "_runs": "catalog", "filled": "postgres"}
@@ -47,6 +49,13 @@ def test_each_statement_is_used() -> None:
     """A statement that nobody runs is wrong before long."""
     unused = sorted(tree.statements().keys() - used().keys())
     assert not unused, f"nothing in plugins/semel uses {unused}: remove them from sql/queries/"
+
+
+def test_no_statement_lists_the_counts_by_hand() -> None:
+    """A new count of an account is in each statement at once."""
+    counts = [re.compile(rf"\b{field.name}\b") for field in fields(Counts)]
+    listed = [name for name, text in _THERE.items() if all(c.search(text) for c in counts)]
+    assert not listed, f"{listed} list all counts: write {{<count>}}, or {{a.<count>}}"
 
 
 def test_each_name_is_there_once() -> None:

@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from semel.archive.marker import markers
 from semel.audit import Check, Offender, Verdict, audit
 from semel.audit.exact import Rules, Word, json_judge
 from semel.errors import CorruptionError
+from semel.model.batch import Counts
 
 Change = Callable[[pa.Table], pa.Table]
 
@@ -541,6 +543,15 @@ def test_rows_of_a_replay(replayed: HonestSink) -> None:
         path.write_bytes(before)
         replayed.rewrite_marker(1, marker)
     assert broken(audit(replayed.spec, replayed.path)) == set()
+
+
+@pytest.mark.parametrize("count", [field.name for field in fields(Counts)])
+def test_each_count_is_proven(tmp_path: Path, count: str) -> None:
+    """A marker that says another number of anything is blamed."""
+    made = filled(tmp_path)
+    made.rewrite_marker(1, counted(count)(made.marker(1)))
+    verdict = audit(made.spec, made.path)
+    assert f"the marker says {count} = " in told(verdict, "sums")
 
 
 @pytest.mark.parametrize("by", ["id", "position"])

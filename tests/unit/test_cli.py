@@ -141,9 +141,9 @@ def test_what_a_verb_tells_is_printed_as_it_is(words, monkeypatch, capsys):
         log(line)
         raise RetryableError("later")
 
-    monkeypatch.setattr("semel.cli.connect.open_ledger", lambda: contextlib.nullcontext())
     monkeypatch.setattr("semel.collect.collect", lambda ledger, spec, log: tell(log=log))
     monkeypatch.setattr("semel.repair.adopt.adopt", tell)
+    monkeypatch.setattr("semel.ledger.Ledger", contextlib.nullcontext)
     assert cli.main(words) == 1
     assert capsys.readouterr().err.startswith(f"{line}\nsemel: later\n")
 

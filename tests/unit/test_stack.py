@@ -224,7 +224,7 @@ def test_asking_for_the_broker_restarts_nothing(monkeypatch):
 
 def test_without_maven_no_broker_and_nothing_else_starts(monkeypatch, tmp_path):
     """One line says what to install, before any work."""
-    monkeypatch.setattr(kafka_server.kafka, "java", lambda: "java")
+    monkeypatch.setattr(kafka_server, "java", lambda: "java")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(supervision, "start", lambda _: pytest.fail("it was started"))
     with pytest.raises(TerminalError, match="Maven is not installed.*apt-get install -y maven"):

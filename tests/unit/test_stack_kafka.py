@@ -1,4 +1,4 @@
-"""semel.stack.kafka without a broker: its jars are fetched once, and what is missing is said."""
+"""The stack's Kafka broker, none running: jars are fetched once, what is missing is said."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.kafka.broker import skipping
 from semel.errors import TerminalError, UnavailableError
-from semel.stack import kafka
+from semel.stack import kafka_server
 
 MAVEN = """#!/bin/sh
 echo run >> "$COUNTED"
@@ -44,14 +44,14 @@ def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_jars_are_fetched_once(tmp_path: Path, maven: Path) -> None:
     """Also where several processes want them at the same time; each waits until all are there."""
-    code = "import sys, pathlib; from semel.stack import kafka; "
-    code += "print(*(p.name for p in kafka.jars(pathlib.Path(sys.argv[1])).iterdir()))"
+    code = "import sys, pathlib; from semel.stack import kafka_server; "
+    code += "print(*(p.name for p in kafka_server.jars(pathlib.Path(sys.argv[1])).iterdir()))"
     command = [sys.executable, "-c", code, str(tmp_path / "home")]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert [one.communicate(timeout=60)[0] for one in started] == ["kafka.jar\n"] * 3
     assert maven.read_text() == "run\n"
     # A wheel's folder may not be ours to write to, and Maven writes beside its POM.
-    assert not kafka.POM.with_name("written").exists()
+    assert not kafka_server.POM.with_name("written").exists()
 
 
 def test_a_fetch_that_failed_is_made_again(tmp_path: Path, maven: Path) -> None:
@@ -59,10 +59,10 @@ def test_a_fetch_that_failed_is_made_again(tmp_path: Path, maven: Path) -> None:
     home = tmp_path / "home"
     (tmp_path / "broken").touch()
     with pytest.raises(UnavailableError) as raised:
-        kafka.jars(home)
+        kafka_server.jars(home)
     assert str(raised.value) == "Maven could not fetch the Kafka broker: Unknown host repo.example"
     (tmp_path / "broken").unlink()
-    assert [path.name for path in kafka.jars(home).iterdir()] == ["kafka.jar"]
+    assert [path.name for path in kafka_server.jars(home).iterdir()] == ["kafka.jar"]
     assert maven.read_text() == "run\nrun\n"
 
 
@@ -70,11 +70,11 @@ def test_without_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line says what to install, and the tests that want a broker are skipped with it."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(TerminalError, match="sudo apt-get install -y maven") as raised:
-        kafka.jars(tmp_path)
+        kafka_server.jars(tmp_path)
     assert "\n" not in str(raised.value)
     with pytest.raises(pytest.skip.Exception, match="sudo apt-get install -y maven"):
         with skipping():
-            kafka.jars(tmp_path)
+            kafka_server.jars(tmp_path)
 
 
 @pytest.mark.parametrize("home", ["", "elsewhere"])
@@ -83,20 +83,7 @@ def test_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", home and str(tmp_path / home))
     with pytest.raises(TerminalError, match="sudo apt-get install -y openjdk-17-jre-headless"):
-        kafka.Broker(tmp_path, jars=tmp_path)
-
-
-def test_a_broker_that_does_not_start_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The end of its log is in the error, at once; nothing is left running."""
-    refuse = "case \"$*\" in *StorageTool*) exit 0; esac; echo 'no heap for you' >&2; exit 1"
-    program(tmp_path, "java", f"#!/bin/sh\n{refuse}\n")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    broker = kafka.Broker(tmp_path / "broker", jars=tmp_path)
-    with pytest.raises(UnavailableError, match=r"broker\.log and ends with: no heap for you"):
-        broker.start()
-    assert broker.pid is None
+        kafka_server.java()
 
 
 def test_the_settings_are_for_java_and_this_user(
@@ -106,9 +93,8 @@ def test_the_settings_are_for_java_and_this_user(
     program(tmp_path, "java", "#!/bin/sh\necho bad settings; exit 1\n")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     folder = tmp_path / "brökér"
-    broker = kafka.Broker(folder, jars=tmp_path, settings={"a": "b\\c"})
     with pytest.raises(TerminalError, match="bad settings"):
-        broker.start()
+        kafka_server.write(folder, kafka_server.java(), tmp_path, {"a": "b\\c"})
     written = folder / "server.properties"
     assert written.stat().st_mode & 0o777 == 0o600 and folder.stat().st_mode & 0o777 == 0o700
     text = written.read_text(encoding="ascii")

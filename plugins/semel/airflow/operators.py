@@ -80,7 +80,7 @@ class VerbOperator(BaseOperator):
             spec = pipeline.find(self.pipeline)
             surroundings.find_connections(spec)
             self.declaration = spec.to_yaml()
-            with Ledger(settings.ledger_dsn()) as ledger:
+            with Ledger() as ledger:
                 try:
                     text = self.act(ledger, spec, context)
                 finally:
@@ -334,14 +334,13 @@ class FinalizeOperator(VerbOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """What Airflow's OpenLineage provider asks for, where it is installed."""
-        from semel import settings
         from semel.airflow import lineage
         from semel.ledger import Ledger
 
         del task_instance
         if self.finalized is None:
             return None
-        with Ledger(settings.ledger_dsn()) as ledger:
+        with Ledger() as ledger:
             return lineage.finalized(ledger, *self.finalized)
 
 

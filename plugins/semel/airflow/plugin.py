@@ -11,6 +11,14 @@ from airflow.plugins_manager import AirflowPlugin
 
 from semel.airflow.links import PREFIX, above
 
+_VIEWS = (
+    ("semel", "nav", "semel", ""),
+    ("Days", "dag", "semel-days", "dags/{DAG_ID}"),
+    ("Batch", "dag_run", "semel-batch", "dags/{DAG_ID}/runs/{RUN_ID}"),
+    ("Batch", "task_instance", "semel-batch-of-task", "dags/{DAG_ID}/runs/{RUN_ID}"),
+)
+"""Name, place and route in Airflow of each tab; and its page, whose braces Airflow fills."""
+
 
 class _Page:
     """The page as an ASGI application."""
@@ -26,28 +34,6 @@ class SemelPlugin(AirflowPlugin):
     name = "semel"
     fastapi_apps = [{"name": "semel", "app": _Page(), "url_prefix": PREFIX}]
     external_views = [
-        {
-            "name": "semel",
-            "href": f"{above()}{PREFIX}/",
-            "destination": "nav",
-            "url_route": "semel",
-        },
-        {
-            "name": "Days",
-            "href": f"{above()}{PREFIX}/dags/{{DAG_ID}}",
-            "destination": "dag",
-            "url_route": "semel-days",
-        },
-        {
-            "name": "Batch",
-            "href": f"{above()}{PREFIX}/dags/{{DAG_ID}}/runs/{{RUN_ID}}",
-            "destination": "dag_run",
-            "url_route": "semel-batch",
-        },
-        {
-            "name": "Batch",
-            "href": f"{above()}{PREFIX}/dags/{{DAG_ID}}/runs/{{RUN_ID}}",
-            "destination": "task_instance",
-            "url_route": "semel-batch-of-task",
-        },
+        {"name": name, "destination": at, "url_route": route, "href": f"{above()}{PREFIX}/{path}"}
+        for name, at, route, path in _VIEWS
     ]

@@ -22,6 +22,7 @@ from semel.model.batch import Claim, Counts
 from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, MarkedFile
 from semel.pipeline.spec import Spec
+from semel.storage import checksum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +109,11 @@ class Marker:
     def path_of(self, file: MarkedFile) -> Path:
         """The path of a listed file. For data, only in a sink of files."""
         return (self.sink if file.kind is Kind.DATA else self.archive) / file.path
+
+    def is_whole(self, file: MarkedFile) -> bool:
+        """Whether a listed file has its size and checksum. OSError: it cannot be read."""
+        path = self.path_of(file)
+        return path.lstat().st_size == file.bytes and checksum(path) == file.checksum
 
     def target_of(self, file: MarkedFile) -> str:
         """The name of a listed file in the ledger."""

@@ -15,7 +15,7 @@ from semel.model.batch import Pipeline
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
 from semel.sinks import Newest, Notes, Remote, Sink, held
-from semel.sinks.held import Differences, Known, Place, Told
+from semel.sinks.held import Differences, Known, Told
 
 NOTES_HELD = 200
 """Newest batches to check a target against before each batch: a restored older table lacks these
@@ -153,7 +153,7 @@ def check_held(
         return
     if replay or not notes.complete:
         found = replace(found, missing=())
-    held.refuse(place_of(pipeline.name, sink, kept), found)
+    held.refuse(sink, pipeline.name, layout.markers(kept), found)
 
 
 def _differences(
@@ -201,17 +201,6 @@ def _check_markers(
         )
 
 
-def place_of(pipeline: str, sink: Remote, kept: Path) -> Place:
-    """The facts about a pipeline's target that messages need."""
-    return Place(
-        address=sink.address,
-        pipeline=pipeline,
-        archive=layout.markers(kept),
-        replaceable=sink.replaceable,
-        forget=sink.forget,
-    )
-
-
 # Keeps H2.
 def check_markers(spec: Spec, sink: Remote) -> None:
     """TerminalError: a target lacks what a pipeline's markers list, or holds another's rows.
@@ -222,4 +211,4 @@ def check_markers(spec: Spec, sink: Remote) -> None:
     notes = sink.notes()
     notes.check()
     found = held.compare(spec.name, None, by_markers(markers_in(None, kept)), notes.found)
-    held.refuse(place_of(spec.name, sink, kept), replace(found, strays=()))
+    held.refuse(sink, spec.name, layout.markers(kept), replace(found, strays=()))

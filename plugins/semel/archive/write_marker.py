@@ -217,7 +217,7 @@ def replace(
     text, there = _there(path, batch)
     if there.generation > batch.generation:
         return  # A later replay replaced this one, so this one is finalized.
-    new = _successor(there, batch, won, output)
+    new = _successor(text, batch, won, output)
     if there.generation == batch.generation:
         _check_same(path, json.loads(text), new)
     else:
@@ -247,33 +247,15 @@ def _there(path: Path, batch: Batch) -> tuple[bytes, Marker]:
     return text, marker
 
 
-def _successor(
-    there: Marker, batch: Batch, won: Row, output: dict[str, Any]
-) -> dict[str, Any]:
+def _successor(text: bytes, batch: Batch, won: Row, output: dict[str, Any]) -> dict[str, Any]:
     """The marker of a replay: the one before, with the new output in place of the old."""
-    beside = [
-        {"root": "archive", **asdict(file)}
-        for file in there.files
-        if file.kind not in (Kind.DATA, Kind.REFUSED)
-    ]
-    own = [file for file in output["files"] if file["kind"] in (Kind.DATA, Kind.REFUSED)]
-    claims = [asdict(claim) for claim in there.claims_listed]
+    before, replaced = json.loads(text), (Kind.DATA, Kind.REFUSED)
+    own = [file for file in output["files"] if file["kind"] in replaced]
+    beside = [file for file in before["files"] if file["kind"] not in replaced]
     return {
-        "format": MARKER_FORMAT,
-        "pipeline": there.pipeline,
-        "bucket_seconds": there.bucket_seconds,
-        "batch_id": there.batch_id,
-        "fence": there.fence,
-        "request_key": there.request_key,
-        "commit_seq": there.commit_seq,
-        "batch_time": there.batch_time.isoformat(),
-        "interval": [t.isoformat() if t else None for t in there.interval],
-        "input_digest": there.input_digest,
+        **{key: value for key, value in before.items() if key not in _OF_OUTPUT},
         **{key: output[key] for key in _OF_OUTPUT if key in output},
         "files": [*own, *beside],
-        **({} if there.of_kind(Kind.CLAIMS) else {"claims": claims}),
-        **({"admits": asdict(there.admits)} if there.admits else {}),
-        **_buckets(there.buckets),
         "generation": batch.generation,
         "replaces": [{"batch_id": batch.root, "generation": batch.generation - 1}],
         "replay": {

@@ -39,7 +39,7 @@ from semel.declare.wording import those
 from semel.errors import CorruptionError, TerminalError, first_line
 from semel.formats.output import columns_in_files, rows_of
 from semel.formats.pieces import gathered, pieces
-from semel.model.batch import Counts, repeats_of, runs
+from semel.model.batch import OF_THE_OUTPUT, Counts, repeats_of, runs
 from semel.model.manifest import Kind
 from semel.model.reasons import DecidedBy, Reason
 from semel.pipeline.opening import open_sink, open_sinks
@@ -380,11 +380,12 @@ class _Audit:
         for row in self._engine.rows("sums"):
             batch = row.pop("batch")
             marker = markers[batch]
-            shown[batch] = Counts(**row, bytes_read=self._reading.bytes_read(marker))
+            row["bytes_read"] = self._reading.bytes_read(marker)
+            shown[batch] = Counts(**row)
             self._findings.examine("sums")
-            for name in Counts.__dataclass_fields__:
-                said, found = getattr(marker.counts, name), getattr(shown[batch], name)
-                if name == "rows_written" and self._may_be_replaced(marker):
+            for name, found in row.items():
+                said = getattr(marker.counts, name)
+                if name in OF_THE_OUTPUT and self._may_be_replaced(marker):
                     said = min(said, found)
                 if said != found:
                     what = f"the marker says {name} = {said}, source and files show {found}"

@@ -41,6 +41,14 @@ def is_first(h1: np.ndarray, h2: np.ndarray) -> np.ndarray:
     return first
 
 
+def distinct(h1: np.ndarray, h2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sort ids by h1, and drop repeats."""
+    order = grouped_order(h1, h2)
+    h1, h2 = h1[order], h2[order]
+    once = is_first(h1, h2)
+    return h1[once], h2[once]
+
+
 def contains(
     sorted_h1: np.ndarray, sorted_h2: np.ndarray, h1: np.ndarray, h2: np.ndarray
 ) -> np.ndarray:

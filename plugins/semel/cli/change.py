@@ -59,13 +59,13 @@ def accept(
     if same + lost + columns + bool(start) > 1:
         raise typer.BadParameter("--same, --lost, --from and --columns exclude each other")
     from semel import pipeline as pipelines
-    from semel.cli.connect import open_ledger
+    from semel.ledger import Ledger
     from semel.repair.accept import accept_columns, accept_file, accept_moved, accept_refused
     from semel.repair.losses import accept_loss
 
     spec = pipelines.find(pipeline)
     unit = spec.source.unit
-    with open_ledger() as ledger:
+    with Ledger() as ledger:
         if refused is not None:
             accept_refused(ledger, spec, refused)
             text = f"batch {refused} is finalized; `semel show {refused}` names its archive"
@@ -110,10 +110,10 @@ def abandon(
 
     Example: semel abandon 17
     """
-    from semel.cli.connect import open_ledger
+    from semel.ledger import Ledger
     from semel.plan.abandon import abandon as give_up
 
-    with open_ledger() as ledger:
+    with Ledger() as ledger:
         ranges = give_up(ledger, batch, reason)
     text = f"batch {batch} is abandoned; {ranges} ranges are free, and the next run plans them"
     console.emit(
@@ -136,13 +136,13 @@ def adopt(
     Example: semel adopt flights
     """
     from semel import pipeline as pipelines
-    from semel.cli.connect import open_ledger
+    from semel.ledger import Ledger
     from semel.repair.adopt import adopt as take_over
     from semel.repair.adopt import told
 
     spec = pipelines.find(pipeline)
     others = [other for other in pipelines.loadable() if other.name != spec.name]
-    with open_ledger() as ledger:
+    with Ledger() as ledger:
         done = take_over(ledger, spec, others, forget_ids=forget_ids, log=console.say)
     console.emit({"adopted": done}, as_json=as_json, render=lambda: print(told(done)))
 
@@ -183,28 +183,26 @@ def collect(
     Example: semel collect flights
     """
     from semel import pipeline as pipelines
-    from semel.cli.connect import open_ledger
     from semel.collect import collect as collect_one
     from semel.declare.yaml import declared_name
     from semel.errors import SemelError, TerminalError
+    from semel.ledger import Ledger
     from semel.reports import summary
 
     done, failed = [], []
     names = sorted({declared_name(path) for path in pipelines.declarations()})
-    with open_ledger() as ledger:
+    with Ledger() as ledger:
         for name in [pipeline] if pipeline else names:
             try:
                 done.append(collect_one(ledger, pipelines.find(name), console.say))
-            except SemelError as error:
+            except Exception as error:  # Also a defect: the other pipelines are collected anyway.
                 if pipeline:
                     raise
+                if not isinstance(error, SemelError):
+                    traceback.print_exc()
+                    what = f"unexpected {type(error).__name__}: {error}; this is a defect of semel"
+                    error = TerminalError(what)
                 failed.append((name, error))
-            except Exception as error:  # A defect: the other pipelines are collected all the same.
-                if pipeline:
-                    raise
-                traceback.print_exc()
-                what = f"unexpected {type(error).__name__}: {error}; this is a defect of semel"
-                failed.append((name, TerminalError(what)))
     done = [one for one in done if one is not None]
 
     def render() -> None:

@@ -66,9 +66,9 @@ def compare(
     """
     from semel import pipeline as pipelines
     from semel import settings
-    from semel.cli.connect import open_ledger
     from semel.compare import Range
     from semel.compare import compare as look
+    from semel.ledger import Ledger
     from semel.spark.session import open_engine
 
     between, numbers = options.range_of(interval, batches)
@@ -79,7 +79,7 @@ def compare(
     spec = pipelines.find(pipeline)
     second = pipelines.find(other) if other is not None else None
 
-    with open_ledger() as ledger:
+    with Ledger() as ledger:
         found = look(
             ledger,
             spec,

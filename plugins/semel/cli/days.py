@@ -34,13 +34,13 @@ def days(
     Example: semel days flights --from 2013-01-01 --to 2013-01-07
     """
     from semel import pipeline as pipelines
-    from semel.cli.connect import open_ledger
+    from semel.ledger import Ledger
     from semel.reports.days import Sight
     from semel.reports.days import days as ask
     from semel.reports.gaps import gaps_beside
 
     spec = pipelines.find(pipeline)
-    with open_ledger() as ledger:
+    with Ledger() as ledger:
         found, shown = gaps_beside(ledger, spec)
         answer = ask(
             ledger, spec, Sight(gaps=found, found=shown), now=datetime.now(UTC),

@@ -14,12 +14,16 @@ from semel.declare.wording import FILES_NAMED_MAX
 if TYPE_CHECKING:
     from semel.audit import Verdict
     from semel.pipeline.spec import Spec
+    from semel.reports.code_versions import Made
     from semel.reports.gaps import Gaps
 
 BATCHES_SHOWN = 50
 """Batches that `semel batches` lists unless told otherwise."""
 
 Pipeline = Annotated[str, typer.Argument(help="The pipeline's name.")]
+
+_CODE_DIGITS = 12
+_CODE_NAMED_MAX = 5
 
 _ACCOUNT = {
     "read": ("records_read",),
@@ -147,12 +151,12 @@ def find(
 
 def _files_not_finalized(spec: "Spec") -> int | None:
     """How many source files hold what no finalized batch has. None: the ledger does not answer."""
-    from semel.cli.connect import open_ledger
     from semel.errors import UnavailableError
+    from semel.ledger import Ledger
     from semel.reports.gaps import gaps as look_for
 
     try:
-        with open_ledger() as ledger:
+        with Ledger() as ledger:
             return look_for(ledger, spec).files
     except UnavailableError:
         return None
@@ -167,11 +171,11 @@ def gaps(pipeline: Pipeline, as_json: console.AsJson = False) -> None:
     Example: semel gaps flights
     """
     from semel import pipeline as pipelines
-    from semel.cli.connect import open_ledger
+    from semel.ledger import Ledger
     from semel.reports.gaps import gaps as look_for
 
     spec = pipelines.find(pipeline)
-    with open_ledger() as ledger:
+    with Ledger() as ledger:
         found = look_for(ledger, spec)
     unit = spec.source.unit
 
@@ -247,16 +251,14 @@ def batches(
     if by_code:
         if pipeline is None:
             raise typer.BadParameter("name a pipeline: semel batches PIPELINE --made-by")
-        from semel.cli import made_by
-
-        made_by.show(pipeline, as_json=as_json)
+        _show_made_by(pipeline, as_json=as_json)
         return
 
     from semel import pipeline as pipelines
-    from semel.cli.connect import open_ledger
+    from semel.ledger import Ledger
 
     name = pipelines.find(pipeline).name if pipeline else None
-    with open_ledger() as ledger:
+    with Ledger() as ledger:
         found = ledger.rows("look", "batches", name=name, count=count)
 
     def render() -> None:
@@ -274,6 +276,44 @@ def batches(
         console.show(table)
 
     console.emit({"batches": [dict(r) for r in found]}, as_json=as_json, render=render)
+
+
+def _show_made_by(pipeline: str, *, as_json: bool) -> None:
+    """Print the finalized batches of a pipeline by the code that made them, the newest first."""
+    from semel import pipeline as pipelines
+    from semel.ledger import Ledger
+    from semel.reports.code_versions import made_by
+
+    spec = pipelines.find(pipeline)
+    with Ledger() as ledger:
+        found = made_by(ledger, spec)
+
+    def render() -> None:
+        if not found:
+            print(f"{spec.name} has no finalized batch yet")
+        for made in found:
+            print("\n".join(_made_lines(made)))
+
+    console.emit({"pipeline": spec.name, "made_by": found}, as_json=as_json, render=render)
+
+
+def _made_lines(made: "Made") -> list[str]:
+    from semel.reports.summary import interval
+
+    code, count = made.code, len(made.batches)
+    head = f"code {made.digest[:_CODE_DIGITS]}, semel {code.semel}" if code else "code not known"
+    if made.git_commits:
+        head += f", git commit {_some([c[:_CODE_DIGITS] for c in reversed(made.git_commits)])}"
+    numbers = [f"{first}" if first == last else f"{first} to {last}" for first, last in made.runs]
+    lines = [head, f"  {'batch' if count == 1 else f'{count:,} batches:'} {', '.join(numbers)}"]
+    if made.intervals:
+        lines.append(f"  of {_some([interval(*span) for span in made.intervals])}")
+    return [*lines, *(f"  {name!r}: {path}" for name, path in made.texts.items())]
+
+
+def _some(texts: list[str]) -> str:
+    more = len(texts) - _CODE_NAMED_MAX
+    return ", ".join([*texts[:_CODE_NAMED_MAX], *([f"and {more:,} more"] if more > 0 else [])])
 
 
 def _beside(r: Any) -> str:
@@ -302,11 +342,11 @@ def show(
 
     Example: semel show 17
     """
-    from semel.cli.connect import open_ledger
     from semel.errors import TerminalError
+    from semel.ledger import Ledger
     from semel.sources.spec import declaration
 
-    with open_ledger() as ledger:
+    with Ledger() as ledger:
         found = ledger.rows("look", "batch", batch_id=batch)
         if not found:
             raise TerminalError(f"there is no batch {batch}", next="semel batches")

@@ -57,15 +57,14 @@ def replay(
     Example: semel replay flights --interval 2013-01-01 2013-01-08 --dry-run
     """
     from semel import pipeline as pipelines
-    from semel.cli.connect import open_ledger
-    from semel.cli.requarantine import judge_again
+    from semel.ledger import Ledger
     from semel.runs import replay as verb
 
     between, numbers = options.range_of(interval, batches)
     spec = pipelines.find(pipeline)
     request = request or verb.request_of(spec)
-    act = judge_again if requarantine else _compute_again
-    with open_ledger() as ledger:
+    act = _judge_again if requarantine else _compute_again
+    with Ledger() as ledger:
         roots = verb.roots(ledger, spec, batches=numbers, interval=between)
         act(ledger, spec, request, roots, spark, dry_run=dry_run, as_json=as_json)
 
@@ -124,3 +123,46 @@ def _plain(
     ]
     alone = [one.batch_id for one in found if one.done]
     return {"pipeline": pipeline, "request": request, "replayed": replayed, "left_alone": alone}
+
+
+def _judge_again(
+    ledger: "Ledger",
+    spec: "Spec",
+    request: str,
+    roots: list[int],
+    spark: str | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Admit what is good now of the dead letters of some batches, one batch after the other."""
+    from semel import settings
+    from semel.reports import summary
+    from semel.runs import requarantine
+    from semel.spark.session import open_engine
+
+    left = requarantine.left(ledger, spec, roots)
+    requarantine.refuse(ledger, spec, roots, left)
+    if dry_run:
+        payload = {"pipeline": spec.name, "letters": left}
+        console.emit(payload, as_json=as_json, render=lambda: print(summary.letters_left(left)))
+        return
+    done = []
+    if left:
+        with open_engine(spark or settings.spark_remote(), console.say) as engine:
+            for at, (root, letters) in enumerate(left.items(), 1):
+                console.say(f"batch {root} ({at} of {len(left)}): {letters:,} dead letters")
+                done.append(requarantine.run(ledger, spec, request, root, engine, console.say))
+    admitted = [
+        {
+            "batch_id": one.root,
+            "by": one.batch.batch_id,
+            "admission": one.batch.admission,
+            "counts": one.finalized.counts,
+            "marker": one.finalized.marker,
+        }
+        for one in done
+        if one.batch
+    ]
+    payload = {"pipeline": spec.name, "request": request, "admitted": admitted}
+    console.emit(payload, as_json=as_json, render=lambda: print(summary.requarantine(done)))

@@ -33,7 +33,7 @@ def run(
     """
     from semel import pipeline as pipelines
     from semel import settings
-    from semel.cli.connect import open_ledger
+    from semel.ledger import Ledger
     from semel.plan import interval_of
     from semel.reports import summary
     from semel.runs.run import run_batch
@@ -47,7 +47,7 @@ def run(
     interval_of(spec, window)  # Before Spark is started.
 
     remote = spark or settings.spark_remote()
-    with open_ledger() as ledger, open_engine(remote, console.say) as engine:
+    with Ledger() as ledger, open_engine(remote, console.say) as engine:
         done = run_batch(ledger, spec, request, engine, window, console.say)
 
     def render() -> None:

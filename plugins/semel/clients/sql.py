@@ -1,10 +1,13 @@
 """The named statements of sql/queries/: of the ledger, and of a Postgres that is a sink."""
 
+import re
+from dataclasses import fields
 from functools import cache
 
 import sqlalchemy as sa
 
 from semel import settings
+from semel.model.batch import Counts
 
 LOCK_TIMEOUT_MS = 30_000
 """How long a statement waits for a lock of the ledger before it fails and is retried."""
@@ -15,15 +18,23 @@ IDLE_IN_TRANSACTION_MS = 60_000
 
 @cache
 def query(verb: str, name: str) -> sa.TextClause:
-    """The statement `-- name: <name>` of sql/queries/<verb>.sql."""
+    """The statement `-- name: <name>` of sql/queries/<verb>.sql.
+
+    `{a.<count>}` becomes a list of all counts of an account: `a.records_read, a.survivors, ...`.
+    """
     return _queries(verb)[name]
 
 
 @cache
 def _queries(verb: str) -> dict[str, sa.TextClause]:
     text = (settings.sql_dir() / "queries" / f"{verb}.sql").read_text(encoding="utf-8")
+    text = re.sub(r"\{([^{}]*<count>[^{}]*)\}", _counts, text)
     found = {}
     for part in text.split("-- name: ")[1:]:
         name, _, body = part.partition("\n")
         found[name.strip()] = sa.text(body.strip().rstrip(";"))
     return found
+
+
+def _counts(found: re.Match[str]) -> str:
+    return ", ".join(found[1].replace("<count>", field.name) for field in fields(Counts))

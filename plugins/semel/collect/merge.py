@@ -177,8 +177,4 @@ def _range(
         cut = slice(*np.searchsorted(bloom.block_of(part_h1, blocks), (first, end)))
         h1.append(part_h1[cut])
         h2.append(part_h2[cut])
-    h1, h2 = np.concatenate(h1), np.concatenate(h2)
-    order = sortedids.grouped_order(h1, h2)
-    h1, h2 = h1[order], h2[order]
-    once = sortedids.is_first(h1, h2)
-    return h1[once], h2[once]
+    return sortedids.distinct(np.concatenate(h1), np.concatenate(h2))

@@ -2,20 +2,13 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 
 from semel.model.batch import Counts
+from semel.model.reasons import Said
 
 
-class Cause(StrEnum):
-    """Why two outputs differ, in the order in which causes are tried. `says`: the sentence."""
-
-    def __new__(cls, word: str, says: str) -> "Cause":
-        made = str.__new__(cls, word)
-        made._value_, made.says = word, says
-        return made
-
-    says: str
+class Cause(Said):
+    """Why two outputs differ, in the order in which causes are tried."""
 
     LATE = "late", "the live path set the record aside as late"
     QUARANTINED = "quarantined", "the live path quarantined the record"

@@ -19,7 +19,6 @@ from semel.pipeline.spec import Spec
 from semel.repair.adopt.ids import job_of
 from semel.stage import account
 from semel.stage.read import read_again
-from semel.storage import checksum
 
 
 def blame(
@@ -56,11 +55,7 @@ def _blame_batches(
 
 def _file_changed(marker: Marker) -> bool:
     files = marker.of_kind(Kind.DATA) if marker.sink is not None else ()
-    return any(
-        (path := marker.path_of(file)).lstat().st_size != file.bytes
-        or checksum(path) != file.checksum
-        for file in files
-    )
+    return not all(map(marker.is_whole, files))
 
 
 def _source_changed(chosen: Chosen, marker: Marker) -> bool:

@@ -235,12 +235,12 @@ def beyond_json(array: pa.Array, what: str) -> np.ndarray:
     kind = array.type
     bad = np.zeros(len(array), dtype=bool)
     if what == "number" and at.is_floating(kind):
-        return _mask(pc.invert(pc.is_finite(array)))
+        return marked(pc.invert(pc.is_finite(array)))
     if what == "nul" and (at.is_string(kind) or at.is_large_string(kind)):
-        return _mask(pc.match_substring(array, "\0"))
+        return marked(pc.match_substring(array, "\0"))
     if what == "range" and at.is_temporal(kind):
         years = pc.year(array)
-        return _mask(pc.or_(pc.less(years, 1), pc.greater(years, 9999)))
+        return marked(pc.or_(pc.less(years, 1), pc.greater(years, 9999)))
     if at.is_struct(kind):
         for part in array.flatten():
             bad |= beyond_json(part, what)
@@ -253,5 +253,6 @@ def beyond_json(array: pa.Array, what: str) -> np.ndarray:
     return bad
 
 
-def _mask(bad: pa.Array) -> np.ndarray:
+def marked(bad: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """Where a column of flags is true."""
     return np.asarray(pc.fill_null(bad, False).to_numpy(zero_copy_only=False), dtype=bool)

@@ -163,7 +163,7 @@ def _oversized(piece: Oversized, schema: pa.Schema, selection: Selection | None)
     taken = selection is None or selection.takes(lines.offsets)[0]
     return Block(
         table=_empty(schema),
-        faults={0: _too_long()} if taken else {},
+        faults={0: too_long()} if taken else {},
         lines=lines,
         bytes_read=piece.length,
         left_out=NONE if taken else lines.offsets,
@@ -292,7 +292,7 @@ class Judge:
             starts[at] += raw.find(text)
             ends[at] = starts[at] + len(text)
         ends[long] = starts[long]
-        faults = dict.fromkeys(np.flatnonzero(long).tolist(), _too_long())
+        faults = dict.fromkeys(np.flatnonzero(long).tolist(), too_long())
         return replace(lines, starts=starts, ends=ends), faults
 
     def _bisect(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
@@ -347,7 +347,8 @@ def _parts(first: int, behind: int, index: int | None) -> list[tuple[int, int]]:
     return [(low, high) for low, high in pairwise(cuts) if low < high]
 
 
-def _too_long() -> Fault:
+def too_long() -> Fault:
+    """That a record is longer than RECORD_BYTES_MAX."""
     return Reason.too_long, f"expected a record of at most {limits.RECORD_BYTES_MAX} bytes"
 
 

@@ -32,12 +32,10 @@ _LINE_END = b"\n"
 class Sampled:
     """What was read of one file. `parts`: the first is its beginning; none where it is empty.
 
-    `bytes_all` is the file's size on disk. `whole`: the one part is all of it. `open_end`: its
-    last record has no line end.
+    `whole`: the one part is all of it. `open_end`: its last record has no line end.
     """
 
     path: Path
-    bytes_all: int
     parts: tuple[bytes, ...] = field(repr=False)
     whole: bool
     open_end: bool
@@ -105,7 +103,7 @@ def _file(path: Path, bytes_max: int) -> Sampled:
             if not stat.S_ISREG(status.st_mode):
                 raise SourceError(f"{name}: not a regular file; name files, not folders")
             if is_gzip(str(path)):
-                return _packed(path, file, status.st_size, bytes_max)
+                return _packed(path, file, bytes_max)
             return _plain(path, file, status.st_size, bytes_max)
     except OSError as error:
         # gzip.BadGzipFile is one without a number.
@@ -118,7 +116,7 @@ def _file(path: Path, bytes_max: int) -> Sampled:
 
 def _plain(path: Path, file: BinaryIO, size: int, bytes_max: int) -> Sampled:
     if size <= bytes_max:
-        return _sampled(path, size, file.read(size), whole=True)
+        return _sampled(path, file.read(size), whole=True)
     # Half of it from the beginning; the last part is the file's end.
     first = _cut(file.read(bytes_max // 2), path)
     length = bytes_max // 2 // _PARTS_BEHIND
@@ -131,26 +129,21 @@ def _plain(path: Path, file: BinaryIO, size: int, bytes_max: int) -> Sampled:
         parts.append(data[: data.rfind(_LINE_END) + 1])
     file.seek(size - 1)
     ended = file.read(1) == _LINE_END
-    return Sampled(
-        path=path,
-        bytes_all=size,
-        parts=tuple(filter(None, parts)),
-        whole=False,
-        open_end=not ended,
-    )
+    parts = filter(None, parts)
+    return Sampled(path=path, parts=tuple(parts), whole=False, open_end=not ended)
 
 
-def _packed(path: Path, file: BinaryIO, size: int, bytes_max: int) -> Sampled:
+def _packed(path: Path, file: BinaryIO, bytes_max: int) -> Sampled:
     with gzip.GzipFile(fileobj=file, mode="rb") as stream:
         data = stream.read(bytes_max)
         whole = not stream.read(1)
-    return _sampled(path, size, data if whole else _cut(data, path), whole=whole)
+    return _sampled(path, data if whole else _cut(data, path), whole=whole)
 
 
-def _sampled(path: Path, size: int, data: bytes, *, whole: bool) -> Sampled:
+def _sampled(path: Path, data: bytes, *, whole: bool) -> Sampled:
     open_end = bool(data) and not data.endswith(_LINE_END)
     parts = (data,) if data else ()
-    return Sampled(path=path, bytes_all=size, parts=parts, whole=whole, open_end=open_end)
+    return Sampled(path=path, parts=parts, whole=whole, open_end=open_end)
 
 
 def _cut(data: bytes, path: Path) -> bytes:

@@ -14,6 +14,7 @@ import psycopg
 import sqlalchemy as sa
 from psycopg import errors as pg
 
+from semel import settings
 from semel.clients.sql import IDLE_IN_TRANSACTION_MS, LOCK_TIMEOUT_MS, query
 from semel.errors import (
     OutcomeUnknownError,
@@ -46,8 +47,9 @@ class Ledger:
     What it does not do: retry. Every verb may be called again, which is the one way to retry.
     """
 
-    def __init__(self, dsn: str) -> None:
-        url = sa.make_url(dsn).set(drivername="postgresql+psycopg")
+    def __init__(self, dsn: str | None = None) -> None:
+        """`dsn`: left out, that of `settings.ledger_dsn`. UnavailableError: nothing says it."""
+        url = sa.make_url(dsn or settings.ledger_dsn()).set(drivername="postgresql+psycopg")
         self.dsn = url.render_as_string(hide_password=False)
         self.engine = sa.create_engine(
             url,

@@ -2,8 +2,8 @@
 
 import sqlalchemy as sa
 
-from semel.errors import RetryableError
-from semel.ledger import row
+from semel.errors import RetryableError, StateError
+from semel.ledger import Ledger, row
 from semel.model.batch import Pipeline
 
 
@@ -11,6 +11,17 @@ def find(connection: sa.Connection, name: str) -> Pipeline | None:
     """The pipeline of a name; None when it never planned a batch."""
     found = row(connection, "pipelines", "by_name", name=name)
     return Pipeline.from_row(found) if found else None
+
+
+def planned(ledger: Ledger, name: str) -> Pipeline:
+    """The same. StateError: it never planned a batch."""
+    with ledger.transaction() as connection:
+        found = find(connection, name)
+    if found is None:
+        raise StateError(
+            f"pipeline {name} never planned a batch; run it first", next=f"semel run {name}"
+        )
+    return found
 
 
 def get(connection: sa.Connection, pipeline_id: int) -> Pipeline:

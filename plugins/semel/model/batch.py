@@ -250,6 +250,18 @@ class Counts:
         )
 
 
+LABELS = {
+    "duplicates_batch": "repeats within the batch",
+    "duplicates_catalog": "repeats of earlier ones",
+    "quarantined": "quarantined",
+    "late": "late",
+}
+"""Counts that a summary lists on lines of their own, with their labels."""
+
+OF_THE_OUTPUT = frozenset({"rows_written"})
+"""Counts of the output. The others are of the input, which a replay leaves as it was."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ignored:
     """Keys that the schema does not name, each with the number of records that have it.

@@ -86,7 +86,6 @@ class SplitReport:
     spill: str | None = None
     spill_row: int = 0
     kept: str | None = None
-    sink_schema: str | None = None
     buckets: Buckets | None = None
     reasons: dict[str, int] = field(default_factory=dict)
     samples: dict[str, Sample] = field(default_factory=dict)

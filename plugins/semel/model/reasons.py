@@ -15,6 +15,17 @@ class DecidedBy(StrEnum):
     REGISTRY = "registry"
 
 
+class Said(StrEnum):
+    """Words, each with a sentence that explains it: `says`."""
+
+    def __new__(cls, word: str, says: str) -> "Said":
+        made = str.__new__(cls, word)
+        made._value_, made.says = word, says
+        return made
+
+    says: str
+
+
 class Reason(StrEnum):
     """Why a record was rejected. Dead-letter files show these words: they stay as they are.
 

@@ -138,7 +138,7 @@ def _looks(
     ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int
 ) -> Iterator[_Look]:
     """Look at a file, again each time the caller asks, up to a bound."""
-    pipeline, source = pipeline_of(ledger, spec), open_source(spec)
+    pipeline, source = pipelines.planned(ledger, spec.name), open_source(spec)
     pipeline_id = pipeline.pipeline_id
     for _ in range(_ROUNDS_MAX):
         shown = source.discover()
@@ -250,18 +250,6 @@ def _write(
     )
 
 
-def pipeline_of(ledger: Ledger, spec: Spec) -> Pipeline:
-    """The pipeline's row. StateError: it never planned a batch."""
-    with ledger.transaction() as connection:
-        found = pipelines.find(connection, spec.name)
-    if found is None:
-        raise StateError(
-            f"pipeline {spec.name} never planned a batch; run it first",
-            next=f"semel run {spec.name}",
-        )
-    return found
-
-
 def named(spec: Spec, path: str, there: set[str]) -> str | None:
     """The known path that is meant: the path as given, or below one of the usual folders."""
     folders = [f for f in (spec.source_root(), *settings.data_roots(), Path.cwd()) if f]
@@ -307,7 +295,7 @@ def accept_moved(ledger: Ledger, spec: Spec) -> tuple[str, str]:
     Returns the old address and the new one. TerminalError: by its own notes, the target does not
     hold what the pipeline published. StateError: there is nothing to accept.
     """
-    pipeline, sink = pipeline_of(ledger, spec), open_sink(spec)
+    pipeline, sink = pipelines.planned(ledger, spec.name), open_sink(spec)
     old, new = pipeline.sink_address, sink.address
     if new == old or spec.sink_path() is not None:
         raise StateError(
@@ -330,7 +318,7 @@ def accept_moved(ledger: Ledger, spec: Spec) -> tuple[str, str]:
 
 def accept_columns(ledger: Ledger, spec: Spec) -> None:
     """Let the next commit decide the output's columns. StateError: there was never a plan."""
-    pipeline = pipeline_of(ledger, spec)
+    pipeline = pipelines.planned(ledger, spec.name)
     with ledger.transaction() as connection:
         change(connection, "accept", "forget_columns", pipeline_id=pipeline.pipeline_id)
         failpoints.point("accept.before_columns")

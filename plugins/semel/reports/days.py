@@ -14,7 +14,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import date, datetime
-from enum import StrEnum
 from itertools import pairwise
 
 import sqlalchemy as sa
@@ -22,6 +21,7 @@ import sqlalchemy as sa
 from semel.declare.parts import Select
 from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.model.batch import BatchStatus, Counts, Pipeline
+from semel.model.reasons import Said
 from semel.pipeline.spec import Spec
 from semel.reports import intervals
 from semel.reports.gaps import Gap, Gaps
@@ -150,29 +150,30 @@ def _of(r: Row, *, whole: bool) -> BatchOfDay:
     )
 
 
-class State(StrEnum):
+class State(Said):
     """A pipeline's progress in one interval."""
 
-    COMPLETE = "complete"
-    """Everything that the source shows for it is finalized."""
-    PARTLY = "partly"
-    """Some of it is finalized; some is in no batch."""
-    UNCLAIMED = "unclaimed"
-    """There are records, and no batch has any of them."""
-    REFUSED = "refused"
-    """A file is refused: a person decides."""
-    IN_WORK = "in work"
-    """A batch that is not yet finalized has some of it."""
-    WAITING = "waiting"
-    """All complete records are finalized; a last line or a file is not yet complete."""
-    DONE = "done"
-    """Its batches are finalized. The source may hold more of it."""
-    HOLE = "hole"
-    """The source shows nothing for it, only for times before and after; no batch covers it."""
-    NOTHING = "nothing there"
-    """The source shows nothing for it, and no batch covers it."""
-    NO_BATCH = "no batch"
-    """No batch covers it. The source may hold some of it."""
+    COMPLETE = (
+        "complete",
+        "All that the source shows of it is finalized. `semel audit` proves the output.",
+    )
+    PARTLY = "partly", "Some of it is finalized; some is in no batch: it came late."
+    UNCLAIMED = "unclaimed", "Records are there, and no batch has any of them."
+    REFUSED = (
+        "refused", "A file of it is refused: somebody has to decide. `semel gaps` says why."
+    )  # fmt: skip
+    IN_WORK = "in work", "A batch that is not finalized yet has some of it."
+    WAITING = (
+        "waiting", "All complete records are finalized; a last line or a file is not complete."
+    )  # fmt: skip
+    DONE = "done", "Its batches are finalized. Whether the source holds more is not known here."
+    HOLE = (
+        "hole", "The source shows nothing of it, but of time before and after: is a file missing?"
+    )  # fmt: skip
+    NOTHING = "nothing there", "The source shows nothing of it, and no batch is of it."
+    NO_BATCH = (
+        "no batch", "No batch is of it. Whether the source holds some of it is not known here."
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

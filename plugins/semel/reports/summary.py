@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from semel.declare.wording import FILES_NAMED_MAX, KEYS_NAMED_MAX, named, size
 from semel.declare.wording import count as _count
-from semel.model.batch import Batch, BatchStatus, Counts, Ignored, run_of
+from semel.model.batch import LABELS, Batch, BatchStatus, Counts, Ignored, run_of
 from semel.reports.intervals import moment
 
 if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take half a second.
@@ -341,10 +341,7 @@ def counts(found: Counts) -> list[str]:
         f"read {_count(found.records_read, 'record')}, {size(found.bytes_read)}",
         f"  new                       {found.survivors:>13,}   "
         f"({_count(found.rows_written, 'row')} written)",
-        f"  repeats within the batch  {found.duplicates_batch:>13,}",
-        f"  repeats of earlier ones   {found.duplicates_catalog:>13,}",
-        f"  quarantined               {found.quarantined:>13,}",
-        f"  late                      {found.late:>13,}",
+        *(f"  {label:<25} {getattr(found, name):>13,}" for name, label in LABELS.items()),
     ]
 
 

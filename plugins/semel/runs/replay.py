@@ -74,7 +74,7 @@ def roots(
     `batches`: first and last number. `interval`: [start, end), which contains each batch's own
     interval, or its commit if the pipeline has no intervals. StateError: there are none.
     """
-    pipeline = _pipeline(ledger, spec)
+    pipeline = pipelines.planned(ledger, spec.name)
     with ledger.transaction() as connection:
         found = _roots(connection, pipeline, batches=batches, interval=interval)
     if not found:
@@ -93,7 +93,7 @@ def look(
     """Check whether a batch can be replayed now. The bytes of its decisions and dead letters are
     checked, unless the request has replayed the batch, or is replaying it. `once`: as in `plan`.
     """
-    pipeline = _pipeline(ledger, spec)
+    pipeline = pipelines.planned(ledger, spec.name)
     found = _root(ledger, pipeline, spec, root)
     mine = _of_request(ledger, spec, request_key, root)
     done = mine is not None and _answers(pipeline, spec, mine, found, once=once)
@@ -216,7 +216,7 @@ def planned(
 
     `root`: only that batch.
     """
-    pipeline = _pipeline(ledger, spec)
+    pipeline = pipelines.planned(ledger, spec.name)
     with ledger.transaction() as connection:
         found = rows(
             connection, "replay", "of_request",
@@ -246,17 +246,6 @@ def run_all(
     for at, root in enumerate(roots, 1):
         log(f"batch {root} ({at} of {len(roots)})")
         yield run(ledger, spec, request_key, root, engine, log)
-
-
-def _pipeline(ledger: Ledger, spec: Spec) -> Pipeline:
-    with ledger.transaction() as connection:
-        pipeline = pipelines.find(connection, spec.name)
-    if pipeline is None:
-        raise StateError(
-            f"pipeline {spec.name} has never planned a batch, so there is nothing to replay",
-            next=f"semel run {spec.name}",
-        )
-    return pipeline
 
 
 def _roots(

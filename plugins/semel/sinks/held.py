@@ -4,7 +4,7 @@ A target's notes are rows of `semel_batch`, or messages of the control topic. Th
 other side come from the markers, or from the ledger, where they are the finalized batches.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import TerminalError
-from semel.sinks import Note
+from semel.sinks import Note, Remote
 
 
 class Told(StrEnum):
@@ -90,9 +90,6 @@ class Differences:
     strays: tuple[Note, ...] = ()
     foreign: tuple[Note, ...] = ()
 
-    def __bool__(self) -> bool:
-        return any(vars(self).values())
-
 
 def compare(
     pipeline: str, ledger: str | None, known: Iterable[Known], notes: Iterable[Note]
@@ -151,59 +148,50 @@ def named(batches: Collection[int]) -> str:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """The facts about a target that messages need. `replaceable`: a replay replaces the rows of its
-    batch there. `forget`: as `Remote.forget`.
-    """
-
-    address: str
-    pipeline: str
-    archive: Path
-    replaceable: bool
-    forget: Callable[[Sequence[int]], str]
-
-
 # Keeps H2.
-def refuse(place: Place, found: Differences) -> None:
-    """TerminalError: the target differs from the markers. Reports the worst difference first."""
-    refuse_foreign(place.address, place.pipeline, found.foreign)
+def refuse(sink: Remote, pipeline: str, archive: Path, found: Differences) -> None:
+    """TerminalError: the target differs from the markers in `archive`. Reports the worst difference
+    first.
+    """
+    refuse_foreign(sink.address, pipeline, found.foreign)
     if found.others:
         raise TerminalError(
-            f"{place.address} holds other rows under the numbers of {_those(found.others)} than "
-            f"those that were published: another ledger has put them in, or {place.archive} is of "
+            f"{sink.address} holds other rows under the numbers of {_those(found.others)} than "
+            f"those that were published: another ledger has put them in, or {archive} is of "
             "another time than it. Nothing was written. Bring back the one that is older"
         )
     if found.strays:
         raise TerminalError(
-            f"{place.address} holds rows of {_those(found.strays)}, which are none of "
-            f"{place.pipeline!r} here: another ledger has put them in, or a backup has brought "
-            f"them back. Nothing was written. {place.forget(_numbers(found.strays))}"
+            f"{sink.address} holds rows of {_those(found.strays)}, which are none of "
+            f"{pipeline!r} here: another ledger has put them in, or a backup has brought "
+            f"them back. Nothing was written. {sink.forget(_numbers(found.strays))}"
         )
     if found.missing:
-        raise missing(place, found.missing)
+        raise _missing(sink, pipeline, archive, found.missing)
 
 
 def _numbers(found: Iterable[Note]) -> list[int]:
     return sorted({note.batch_id for note in found})
 
 
-def missing(place: Place, found: Collection[Known]) -> TerminalError:
+def _missing(
+    sink: Remote, pipeline: str, archive: Path, found: Collection[Known]
+) -> TerminalError:
     """The error for a target without notes for batches that the markers list."""
     roots = sorted({one.root for one in found})
     what = (
-        f"{place.address} does not say that it holds {named(roots)}, and the markers in "
-        f"{place.archive} list them: it was restored to an earlier time, emptied, or is another "
+        f"{sink.address} does not say that it holds {named(roots)}, and the markers in "
+        f"{archive} list them: it was restored to an earlier time, emptied, or is another "
         "place; or its notes were removed. Nothing was written. Restore it with its notes"
     )
-    if place.replaceable:
+    if sink.replaceable:
         first = last = roots[0]
         while last + 1 in roots:
             last += 1
         lacking = [one.batch_id for one in found if first <= one.root <= last]
         batches = str(first) if first == last else f"{first}..{last}"
         # A new request: the current code and declaration may have made the missing rows already.
-        again = f"semel replay {place.pipeline} --batches {batches} --request mend-{max(lacking)}"
+        again = f"semel replay {pipeline} --batches {batches} --request mend-{max(lacking)}"
         others = ", and so for the others" if last != roots[-1] else ""
         return TerminalError(
             f"{what}; or `{again}` computes their rows again from the source{others}", next=again

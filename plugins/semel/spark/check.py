@@ -127,7 +127,7 @@ def _ledger(found: Checked, stack: ExitStack) -> tuple[float | None, int | None]
     held; None of both when it is not reached.
     """
     try:
-        ledger = stack.enter_context(Ledger(settings.ledger_dsn()))
+        ledger = stack.enter_context(Ledger())
         connection = stack.enter_context(ledger.transaction())
     except (SemelError, sa.exc.ArgumentError) as error:
         found.add(

@@ -60,6 +60,18 @@ class Verdict:
         return len(self.h1)
 
 
+def by_shard(
+    split: int, h1: np.ndarray, h2: np.ndarray, shard: np.ndarray, shards: int
+) -> dict[int, SplitIds]:
+    """The ids of a split, given by row, for each shard. Every shard has a part, even an empty one.
+    """
+    found = {}
+    for number in range(shards):
+        row = np.flatnonzero(shard == number).astype(np.uint32)
+        found[number] = SplitIds(split=split, h1=h1[row], h2=h2[row], row=row)
+    return found
+
+
 def classify(parts: list[SplitIds], contains: Contains) -> Verdict:
     """Judge a shard's ids. `parts` come in source order, one per split.
 

@@ -17,10 +17,14 @@ from semel import limits
 from semel.errors import LimitError
 from semel.formats.table import sink_format
 from semel.model.manifest import Kind, StagedFile
+from semel.stage.job import StageJob
 from semel.storage import Sealed
 
 PARTITION_FILES_PER_SPLIT_MAX = 4_096
 """Folders for the rows of one split; beyond that, partition_by is refused as a wrong key."""
+
+LETTERS_HELD_BYTES = 64 << 20
+"""Bytes of dead letters (Arrow) that a task holds before it writes a file."""
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
@@ -112,6 +116,33 @@ class PartWriter:
         table = pa.concat_tables(held)
         path = self._folder / f"{self._tag}-{uuid.uuid4().hex}"
         self._files.append(write_table(path, table, self._kind, folder, self._format))
+
+
+class TaskFiles:
+    """The files that a task writes for all of its splits, so that a task that reads a thousand
+    small files leaves few behind. Each appears with its first rows, and `close` ends them all.
+
+    `rows` of the output; `decisions`: records that were dropped, with the reasons; `letters`:
+    records that were rejected.
+    """
+
+    def __init__(self, job: StageJob, tag: str) -> None:
+        sink, folder = job.spec.sink, str(job.data_dir)
+        output = PartWriter(folder, format=sink.format, partition_by=sink.partition_by, tag=tag)
+        decisions = PartWriter(folder, tag=f"{tag}-decisions", kind=Kind.DECISIONS)
+        letters = PartWriter(
+            folder,
+            tag=f"{tag}-letters",
+            kind=Kind.DEAD_LETTERS,
+            held_bytes_max=LETTERS_HELD_BYTES,
+        )
+        self._writers = output, decisions, letters
+        self.rows, self.decisions, self.letters = (writer.write for writer in self._writers)
+        self.end_split = output.end_split
+
+    def close(self) -> tuple[StagedFile, ...]:
+        """Write what is held. Returns all files."""
+        return tuple(file for writer in self._writers for file in writer.close())
 
 
 def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: str) -> StagedFile:

@@ -28,10 +28,10 @@ from semel.model.manifest import Sample, SplitReport
 from semel.model.reasons import Reason
 from semel.model.split import Split
 from semel.stage import fatal
-from semel.stage.classify import SplitIds
+from semel.stage.classify import SplitIds, by_shard
 from semel.stage.job import StageJob, output_columns
+from semel.stage.part_files import TaskFiles
 from semel.stage.spill import Spill
-from semel.stage.task_files import TaskFiles
 from semel.stage.together import read_together, small_groups
 
 RECORD_TIME_AHEAD_SECONDS = 86_400
@@ -342,9 +342,4 @@ class _Reader:
             return {}
         empty = np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16)
         h1, h2, shard = (np.concatenate(a) for a in zip(empty, *self._ids, strict=True))
-        row = np.arange(len(h1), dtype=np.uint32)
-        found = {}
-        for number in range(self._job.shards):
-            own = np.flatnonzero(shard == number)
-            found[number] = SplitIds(split=self._split.number, h1=h1[own], h2=h2[own], row=row[own])
-        return found
+        return by_shard(self._split.number, h1, h2, shard, self._job.shards)

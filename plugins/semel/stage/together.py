@@ -21,7 +21,7 @@ from semel.formats.selection import Selection
 from semel.model.batch import Counts, Ignored
 from semel.model.manifest import SplitReport
 from semel.model.split import Split
-from semel.stage.classify import SplitIds
+from semel.stage.classify import SplitIds, by_shard
 from semel.stage.job import StageJob, output_columns
 
 SMALL_SPLIT_BYTES = 64 << 10
@@ -148,7 +148,7 @@ def _report(
 def _ids(
     job: StageJob, split: Split, hashed: HashedIds | None, start: int, end: int
 ) -> dict[int, SplitIds]:
-    """The ids of the rows [start, end) by shard. Every shard has a part, even an empty one."""
+    """The ids of the rows [start, end) by shard."""
     if not job.judges:
         return {}
     h1, h2, shard = (
@@ -156,8 +156,4 @@ def _ids(
         if hashed
         else (np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16))
     )
-    found = {}
-    for number in range(job.shards):
-        own = np.flatnonzero(shard == number).astype(np.uint32)
-        found[number] = SplitIds(split=split.number, h1=h1[own], h2=h2[own], row=own)
-    return found
+    return by_shard(split.number, h1, h2, shard, job.shards)

@@ -19,7 +19,6 @@ from semel.formats.selection import NONE, Selection
 from semel.model.batch import Counts
 from semel.model.manifest import Kind, MarkedFile, SplitReport
 from semel.model.split import Split, Splits
-from semel.storage import checksum
 
 _COLUMNS = pa.schema(
     [
@@ -166,14 +165,13 @@ def _table(marker: Marker, file: MarkedFile) -> pa.Table:
 
 
 def _check_file(marker: Marker, file: MarkedFile) -> None:
-    path = marker.path_of(file)
     try:
-        whole = path.lstat().st_size == file.bytes and checksum(path) == file.checksum
+        whole = marker.is_whole(file)
     except OSError as error:
         raise _unreadable(marker, file, error) from error
     if not whole:
         raise CorruptionError(
-            f"batch {marker.batch_id}: {path} is not what its marker says (size or checksum), "
+            f"batch {marker.batch_id}: {marker.path_of(file)} is not what its marker says (size or checksum), "
             "so nobody knows which of its records survived; restore it from a backup"
         )
 

@@ -19,8 +19,8 @@ from semel.model.manifest import SplitReport, StagedFile
 from semel.model.split import Split
 from semel.stage.classify import Dropped, Repeat
 from semel.stage.job import StageJob, output_columns
+from semel.stage.part_files import TaskFiles
 from semel.stage.spill import Spilled
-from semel.stage.task_files import TaskFiles
 
 REASONS = pa.array(["", "duplicate_in_batch", "duplicate_in_catalog"])
 

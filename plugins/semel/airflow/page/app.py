@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.dag import DagModel
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
@@ -27,6 +26,7 @@ from semel.airflow.page.common import (
     Since,
     Until,
     day,
+    is_paused,
     known,
     ledger,
     may,
@@ -171,7 +171,7 @@ def days_of(
         spec=spec,
         answer=answer,
         declared=declared,
-        paused=bool((dag := DagModel.get_dagmodel(dag_id)) and dag.is_paused),
+        paused=is_paused(dag_id),
         trouble=trouble,
         runs=backfill.KNOWN and runs,
         replays=replay.KNOWN and declared and runs,

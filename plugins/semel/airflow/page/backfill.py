@@ -4,7 +4,7 @@ Airflow's dialog for a backfill takes no values from an address (seen in 3.3.2):
 """
 
 import inspect
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -13,17 +13,13 @@ from airflow.api_fastapi.core_api.datamodels.backfills import BackfillPostBody
 from airflow.api_fastapi.core_api.routes.public import backfills
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from airflow.models.backfill import ReprocessBehavior
-from airflow.models.dag import DagModel
 from airflow.utils.session import create_session
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from semel.airflow.page.common import own, page, spec_of
+from semel.airflow.page.common import is_paused, own, page, span, spec_of
 from semel.airflow.page.guard import Token, agreed, sign, write_down
-
-PAGE_BACKFILL_DAYS_MAX = 366
-"""Days of a backfill from the page: one that asks for more is made in Airflow's own dialog."""
 
 router = APIRouter()
 
@@ -46,17 +42,13 @@ def ask_backfill(
 ) -> HTMLResponse:
     """Which runs a backfill of [start, end) would make or clear, to be confirmed."""
     spec, _ = spec_of(dag_id)
-    start, end = (t.astimezone(UTC) if t.tzinfo else t.replace(tzinfo=UTC) for t in (start, end))
-    days = PAGE_BACKFILL_DAYS_MAX
-    if not start < end <= start + timedelta(days=days):
-        raise HTTPException(422, f"An interval ends after it begins, {days} days later at most.")
+    start, end = span(start, end)
     wanted = {"from": start.isoformat(), "to": end.isoformat()}
     with create_session() as session:
         found = _said(
             lambda: backfills.create_backfill_dry_run(body=_body(dag_id, wanted), session=session)
         )
         dates = [one.logical_date for one in found.backfills]
-    dag = DagModel.get_dagmodel(dag_id)
     return page(
         request,
         "backfill.html",
@@ -64,7 +56,7 @@ def ask_backfill(
         start=start,
         end=end,
         dates=dates,
-        paused=bool(dag and dag.is_paused),
+        paused=is_paused(dag_id),
         token=sign(user, dag_id, "backfill", wanted),
     )
 

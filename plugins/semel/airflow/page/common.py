@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 import jinja2
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag
+from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
 
@@ -33,6 +34,9 @@ PAGE_LOOK_SECONDS = 1.0
 
 PAGE_TOLD_SECONDS = 10.0
 """How long a server goes by the folders and the ledger that Airflow told it, before it asks anew."""
+
+PAGE_RUN_DAYS_MAX = 366
+"""Days of a backfill or a replay from a page: one of more is made in Airflow's own dialog."""
 
 T = TypeVar("T")
 
@@ -79,6 +83,25 @@ def spec_of(dag_id: str) -> tuple[Spec, bool]:
     return found
 
 
+def declared(dag_id: str, command: str) -> Spec:
+    """A DAG's pipeline as it is declared. 404: nothing here declares it; `command` is typed there.
+    """
+    spec, is_declared = spec_of(dag_id)
+    if not is_declared:
+        raise HTTPException(
+            404,
+            f"this server does not see the file that declares {dag_id}: type `semel {command}` "
+            "where it is",
+        )
+    return spec
+
+
+def is_paused(dag_id: str) -> bool:
+    """Whether the DAG's runs wait."""
+    dag = DagModel.get_dagmodel(dag_id)
+    return bool(dag and dag.is_paused)
+
+
 def known(dag_id: str) -> tuple[Spec, bool] | None:
     """The same; None: it is no pipeline."""
     found = shown.spec_of(ledger(), dag_id)
@@ -121,6 +144,15 @@ def day(given: str) -> date | None:
         raise LimitError(f"{given} is not a day; write it as 2026-11-21") from error
 
 
+def span(start: datetime, end: datetime) -> tuple[datetime, datetime]:
+    """An interval of an address, in UTC where it names no zone. 422: it is none, or too long."""
+    start, end = (t.astimezone(UTC) if t.tzinfo else t.replace(tzinfo=UTC) for t in (start, end))
+    days = PAGE_RUN_DAYS_MAX
+    if not start < end <= start + timedelta(days=days):
+        raise HTTPException(422, f"An interval ends after it begins, {days} days later at most.")
+    return start, end
+
+
 def own(request: Request) -> str:
     """The path below which the pages lie, as a browser has it."""
     return request.scope.get("root_path", "")
@@ -147,7 +179,7 @@ def _templates() -> jinja2.Environment:
     )
     made.globals |= {
         "span": summary.interval, "number": text.number, "moment": text.moment, "ago": text.ago,
-        "seconds": text.seconds, "symbols": text.SYMBOLS, "meanings": text.MEANINGS,
+        "seconds": text.seconds, "symbols": text.SYMBOLS,
         "css_class": text.css_class, "dag_run_of": dag_run_of, "lines_max": PAGE_LINES,
         "quote": lambda part: quote(part, safe=""), "size": size, "query": urlencode,
     }  # fmt: skip

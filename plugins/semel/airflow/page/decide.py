@@ -13,6 +13,7 @@ from semel.airflow.page import shown
 from semel.airflow.page.common import (
     MayEdit,
     MaySee,
+    declared,
     ledger,
     may,
     may_edit,
@@ -53,8 +54,8 @@ _Byte = Annotated[int, Query(alias="from", ge=0, lt=1 << 63)]
 )
 def refused(request: Request, dag_id: str, user: GetUserDep) -> HTMLResponse:
     """The files that are refused, and what can be done about each."""
-    spec, declared = spec_of(dag_id)
-    seen, trouble = sight(spec) if declared else (None, None)
+    spec, is_declared = spec_of(dag_id)
+    seen, trouble = sight(spec) if is_declared else (None, None)
     known = shown.refusals_of(ledger(), spec.name)
     now = known if seen is None else seen.gaps.refusals
     since = {one["name"]: one["seen_at"] for one in known}
@@ -63,7 +64,7 @@ def refused(request: Request, dag_id: str, user: GetUserDep) -> HTMLResponse:
         "refused.html",
         name=spec.name,
         spec=spec,
-        declared=declared,
+        declared=is_declared,
         trouble=trouble,
         looked=seen is not None,
         found=now[:PAGE_LINES],
@@ -86,7 +87,7 @@ def ask_accept(
     start: _Byte = 0,
 ) -> HTMLResponse:
     """What accepting a file would do now, to be confirmed."""
-    spec = _declared(dag_id)
+    spec = declared(dag_id, f"accept {dag_id} FILE")
     start = start if how == "new" else 0
     key = f"accept {spec.name} {spec.digest()} {how} {start} {file}"
     # In a list, for None has a meaning of its own.
@@ -120,7 +121,7 @@ def do_accept(
 ) -> HTMLResponse:
     """Do what was shown, with the functions of `semel accept`."""
     wanted = agreed(request, token, user, dag_id, "accept")
-    spec = _declared(dag_id)
+    spec = declared(dag_id, f"accept {dag_id} FILE")
     file, how = wanted["file"], wanted["how"]
     write_down(user, dag_id, "semel_accept", {k: wanted[k] for k in ("file", "how", "start")})
     if how == "lost":
@@ -198,17 +199,6 @@ def _planned(dag_id: str, batch_id: int) -> shown.Planned:
             "never committed can"
         )
     return found
-
-
-def _declared(dag_id: str) -> Spec:
-    spec, declared = spec_of(dag_id)
-    if not declared:
-        raise HTTPException(
-            404,
-            f"this server does not see the file that declares {dag_id}: type `semel accept "
-            f"{dag_id} FILE` where it is",
-        )
-    return spec
 
 
 def _foreseen(spec: Spec, file: str, how: How, start: int) -> Any:

@@ -15,7 +15,6 @@ from urllib.parse import quote
 from airflow.api_fastapi.core_api.datamodels.dag_run import TriggerDAGRunPostBody
 from airflow.api_fastapi.core_api.routes.public import dag_run
 from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.dag import DagModel
 from airflow.models.dagbag import DBDagBag
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
@@ -25,8 +24,8 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
 from semel.airflow import replays
-from semel.airflow.page.backfill import PAGE_BACKFILL_DAYS_MAX, MayRun
-from semel.airflow.page.common import ledger, own, page, soon, spec_of
+from semel.airflow.page.backfill import MayRun
+from semel.airflow.page.common import declared, is_paused, ledger, own, page, soon, span
 from semel.airflow.page.guard import Token, agreed, sign, write_down
 from semel.airflow.page.shown import PAGE_LINES
 from semel.archive import provenance
@@ -76,15 +75,12 @@ def ask_replay(
     """Which batches a replay of [start, end) would compute again, to be confirmed. `last`: the last
     day of it, in the place of its end.
     """
-    spec = _declared(dag_id)
+    spec = declared(dag_id, f"replay {dag_id}")
     if last is not None:
         end = datetime.combine(last, time.min) + timedelta(days=1)
     if end is None:
         raise HTTPException(422, "An interval has an end.")
-    start, end = (t.astimezone(UTC) if t.tzinfo else t.replace(tzinfo=UTC) for t in (start, end))
-    days = PAGE_BACKFILL_DAYS_MAX
-    if not start < end <= start + timedelta(days=days):
-        raise HTTPException(422, f"An interval ends after it begins, {days} days later at most.")
+    start, end = span(start, end)
     now = provenance.look(spec)
     which = _which(spec, start, end)
     roots = _roots(spec, which)
@@ -98,7 +94,6 @@ def ask_replay(
             "code": now.named.digest, "spec": spec.digest(), "at": datetime.now(UTC).isoformat(),
         }  # fmt: skip
         token = sign(user, dag_id, "replay", wanted)
-    dag = DagModel.get_dagmodel(dag_id)
     return page(
         request,
         "replay.html",
@@ -111,7 +106,7 @@ def ask_replay(
         found=found,
         codes=Counter(one.made_by.digest for one in found or () if one.made_by),
         code=now.named,
-        paused=bool(dag and dag.is_paused),
+        paused=is_paused(dag_id),
         keep=format_duration(spec.limits.keep_replaced),
         folder=spec.sink_path() is not None,
         token=token,
@@ -144,7 +139,7 @@ def _is_made(dag_id: str, run_id: str) -> bool:
 def _make(
     request: Request, dag_id: str, user: Any, wanted: dict[str, Any], run_id: str
 ) -> None:
-    spec = _declared(dag_id)
+    spec = declared(dag_id, f"replay {dag_id}")
     start, end = (datetime.fromisoformat(wanted[key]) for key in ("from", "to"))
     roots = _roots(spec, _which(spec, start, end))
     replays.refuse_other(spec, roots, wanted, next="load the page of days again")
@@ -209,14 +204,3 @@ def _made(spec: Spec, pipeline: Pipeline, root: Root, now: Named) -> Foreseen:
     made = marker.code
     same = made is not None and made.digest == now.digest and marker.spec_digest == spec.digest()
     return Foreseen(root=root, made_by=made, same=same)
-
-
-def _declared(dag_id: str) -> Spec:
-    spec, declared = spec_of(dag_id)
-    if not declared:
-        raise HTTPException(
-            404,
-            f"this server does not see the file that declares {dag_id}: type `semel replay "
-            f"{dag_id}` where it is",
-        )
-    return spec

@@ -18,19 +18,6 @@ SYMBOLS = {
 }
 """Beside its colour, so that a state can be told without one."""
 
-MEANINGS = {
-    State.COMPLETE: "All that the source shows of it is finalized. `semel audit` proves the output.",
-    State.PARTLY: "Some of it is finalized; some is in no batch: it came late.",
-    State.UNCLAIMED: "Records are there, and no batch has any of them.",
-    State.REFUSED: "A file of it is refused: somebody has to decide. `semel gaps` says why.",
-    State.IN_WORK: "A batch that is not finalized yet has some of it.",
-    State.WAITING: "All complete records are finalized; a last line or a file is not complete.",
-    State.DONE: "Its batches are finalized. Whether the source holds more is not known here.",
-    State.HOLE: "The source shows nothing of it, but of time before and after: is a file missing?",
-    State.NOTHING: "The source shows nothing of it, and no batch is of it.",
-    State.NO_BATCH: "No batch is of it. Whether the source holds some of it is not known here.",
-}
-
 _STEPS = ((86_400 * 2, 86_400, "d"), (3_600 * 2, 3_600, "h"), (120, 60, "min"))
 
 

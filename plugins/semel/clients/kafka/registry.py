@@ -11,16 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from semel import settings
+from semel.clients.connection import Fields, Unusable, parsed, require_kind, text_of, usable
 from semel.clients.kafka.cluster import ANSWER_SECONDS
-from semel.clients.kafka.connection import (
-    Fields,
-    Unusable,
-    parsed,
-    plain_settings,
-    require_kind,
-    text_of,
-    usable,
-)
+from semel.clients.kafka.connection import plain_settings
 from semel.errors import SemelError, TerminalError, UnavailableError
 
 if TYPE_CHECKING:

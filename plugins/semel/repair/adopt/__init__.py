@@ -39,6 +39,7 @@ from semel.repair.adopt.ids import GoneError, ids_of
 from semel.repair.adopt.insert import write_batches, write_partitions
 from semel.repair.adopt.landed import check_landed
 from semel.repair.adopt.partitions import Adoptee, partitions_of
+from semel.sinks import held
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,16 +209,15 @@ def _known(
     if not unknown:
         return Adopted(pipeline=spec.name, found=True, batches=len(found))
     raise TerminalError(
-        f"this ledger has {spec.name}, and not {_some(unknown)} whose markers lie in {kept}: it "
+        f"this ledger has {spec.name}, and not {_named(unknown)} whose markers lie in {kept}: it "
         "was restored to an earlier time, or they ran with another ledger. Make an empty database "
         "the ledger (SEMEL_LEDGER_DSN), migrate it, and adopt each pipeline",
         next="semel migrate",
     )
 
 
-def _some(found: list[Marker]) -> str:
-    shown = ", ".join(str(marker.batch_id) for marker in found[:5])
-    return f"batches {shown}" + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+def _named(found: list[Marker]) -> str:
+    return held.named([marker.batch_id for marker in found])
 
 
 # Keeps D2.
@@ -225,7 +225,7 @@ def _check(spec: Spec, kept: Path, found: list[Marker]) -> None:
     """Prove that all markers are of this pipeline, and consistent."""
     if foreign := [marker for marker in found if marker.pipeline != spec.name]:
         raise TerminalError(
-            f"{_some(foreign)} in {kept} are of pipeline {foreign[0].pipeline!r}; "
+            f"{kept} holds {_named(foreign)} of pipeline {foreign[0].pipeline!r}; "
             f"{spec.name!r} cannot take them over: give the pipeline its old name"
         )
     for one, other in pairwise(found):
@@ -360,7 +360,7 @@ def catalog_of(
     if gone and not forget_ids:
         why = "; ".join(f"batch {marker.batch_id}: {why}" for marker, why in gone[:3])
         raise TerminalError(
-            f"the ids of {_some([marker for marker, _ in gone])} of {spec.name} cannot be found "
+            f"the ids of {_named([marker for marker, _ in gone])} of {spec.name} cannot be found "
             f"any more ({why}). Restore what is missing; or `semel {verb} {spec.name} "
             "--forget-ids` goes on without them: records with these ids that come again are new "
             "(in scope bucket, all of their buckets are late)",

@@ -34,7 +34,6 @@ from semel.stage import verdicts
 from semel.stage.ids_file import read_ids
 from semel.stage.job import StageJob
 from semel.stage.read import read_again
-from semel.storage import checksum
 
 _EVER = 1 << 62  # Seconds beyond any clock: records ahead of time are in the dead letters.
 
@@ -107,10 +106,9 @@ def _kept(marker: Marker) -> list[ShardIds]:
 
 def whole_file(marker: Marker, file: MarkedFile) -> Path:
     """A listed file that matches its marker. OSError, ValueError otherwise."""
-    path = marker.path_of(file)
-    if path.lstat().st_size != file.bytes or checksum(path) != file.checksum:
+    if not marker.is_whole(file):
         raise ValueError(f"{file.path} is not what its marker says")
-    return path
+    return marker.path_of(file)
 
 
 def _proven(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
@@ -122,18 +120,10 @@ def _proven(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
     found = []
     for number in np.unique(shard):
         own = shard == number
-        once = distinct(h1[own], h2[own])
+        once = sortedids.distinct(h1[own], h2[own])
         found.append(ShardIds(shard=int(number), h1=once[0], h2=once[1], buckets=buckets))
     _check_count(marker, sum(len(part.h1) for part in found))
     return found
-
-
-def distinct(h1: np.ndarray, h2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sort ids by h1, and drop repeats."""
-    order = sortedids.grouped_order(h1, h2)
-    h1, h2 = h1[order], h2[order]
-    once = sortedids.is_first(h1, h2)
-    return h1[once], h2[once]
 
 
 def _check_count(marker: Marker, found: int) -> None:

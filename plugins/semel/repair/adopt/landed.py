@@ -29,7 +29,7 @@ def check_landed(
         _refuse_strays(spec, sink, kept, found, differ.strays)
         if differ.missing:
             raise _missing(sink.address, kept, differ.missing)
-    held.refuse(owned.place_of(spec.name, sink, kept), differ)
+    held.refuse(sink, spec.name, layout.markers(kept), differ)
     return next(iter(ledgers), None)
 
 

@@ -13,9 +13,10 @@ import sqlalchemy as sa
 
 from semel.catalog.payload import Encoder, write_pieces
 from semel.catalog.runs import span_seconds
+from semel.catalog.sortedids import distinct
 from semel.ledger import row
 from semel.model.buckets import Buckets, union
-from semel.repair.adopt.ids import ShardIds, distinct
+from semel.repair.adopt.ids import ShardIds
 
 OLD_IDS_AT_ONCE = 8 << 20
 """Ids that adopt holds in memory before it spills them: some 400 MiB with sorted copies."""

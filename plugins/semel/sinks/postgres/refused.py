@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.formats.jsonlsink import beyond_json
+from semel.formats.jsonlsink import beyond_json, marked
 from semel.sinks import Refused
 from semel.sinks.postgres import types
 from semel.sinks.postgres.facts import ColumnFacts, TableFacts
@@ -69,13 +69,9 @@ def refused(facts: TableFacts, table: pa.Table) -> list[Refused]:
 
 
 def _add(found: list[Refused], bad: Any, reason: str, detail: str) -> None:
-    mask = bad if isinstance(bad, np.ndarray) else _mask(bad)
+    mask = bad if isinstance(bad, np.ndarray) else marked(bad)
     if mask.any():
         found.append(Refused(np.flatnonzero(mask), reason, detail))
-
-
-def _mask(bad: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    return np.asarray(pc.fill_null(bad, False).to_numpy(zero_copy_only=False), dtype=bool)
 
 
 _IN_JSON = {
@@ -160,8 +156,8 @@ def _no_json(values: pa.ChunkedArray, *, strict: bool) -> Iterator[int]:
     """The numbers of the texts that are no JSON, or such that jsonb (`strict`) does not take."""
     texts = values.cast(pa.large_binary()).to_pylist()
     yield from _broken(texts, [n for n, text in enumerate(texts) if text is not None])
-    odd = _mask(pc.match_substring_regex(values, _ODD_JSON)) if strict else None
-    long = _mask(pc.greater(pc.binary_length(values), 2 * JSON_DEPTH_MAX))
+    odd = marked(pc.match_substring_regex(values, _ODD_JSON)) if strict else None
+    long = marked(pc.greater(pc.binary_length(values), 2 * JSON_DEPTH_MAX))
     for n in np.flatnonzero(long if odd is None else odd | long).tolist():
         if not _jsonb_takes(texts[n], strict=strict):
             yield n

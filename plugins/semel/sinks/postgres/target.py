@@ -1,17 +1,17 @@
 """Which table rows go to, and how its database is reached: values, made without any connection."""
 
-import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
+from urllib.parse import quote
 
 import psycopg
 from psycopg import conninfo, sql
 
 from semel import settings
+from semel.clients.connection import Unusable, parsed, usable
 from semel.errors import TerminalError
 
 BATCHES = "semel_batch"
@@ -120,66 +120,29 @@ def dsn_of(name: str, find: Callable[[str], str | None] = settings.connection) -
             f"there is no connection {name!r}; make it in Airflow, or for the command line `export "
             f"{settings.connection_variable(name)}=postgresql://user:password@host:5432/database`"
         )
-    try:
-        parts = _from_json(text) if text.lstrip().startswith("{") else _from_uri(text)
-        scheme = str(parts.pop("conn_type", "")).lower().replace("-", "_")
+    with usable(name, "PostgreSQL"):
+        found = parsed(text)
+        parts = {
+            "host": found.host,
+            "port": found.port,
+            "user": found.login,
+            "password": found.password,
+            "dbname": found.schema,
+            **_libpq(found.extra),
+        }
+        scheme = str(found.kind or "").lower().replace("-", "_")
         if scheme not in _SCHEMES:
-            raise ValueError(f"its type is {scheme!r}, and not postgres")
-        return conninfo.make_conninfo(**{k: v for k, v in parts.items() if v not in (None, "")})
-    except (ValueError, AttributeError, TypeError, psycopg.ProgrammingError) as error:
-        raise TerminalError(
-            f"the connection {name!r} cannot be used for PostgreSQL ({_without(text, error)}); "
-            f"correct it in Airflow, or in {settings.connection_variable(name)}"
-        ) from None
+            raise Unusable(f"its type is {scheme!r}, and not postgres")
+        try:
+            return conninfo.make_conninfo(**{k: v for k, v in parts.items() if v not in (None, "")})
+        except psycopg.ProgrammingError as error:
+            raise Unusable(type(error).__name__) from None
 
 
-def _from_uri(text: str) -> dict[str, Any]:
-    split = urlsplit(text)
-    query = dict(parse_qsl(split.query, keep_blank_values=True))
-    extra = json.loads(query["__extra__"]) if "__extra__" in query else query
-    return {
-        "conn_type": split.scheme,
-        "host": _host(split),
-        "port": split.port,
-        "user": unquote(split.username or ""),
-        "password": unquote(split.password or ""),
-        "dbname": unquote(split.path[1:]),
-        **_libpq(extra),
-    }
-
-
-def _host(split: SplitResult) -> str:
-    """The host as Airflow reads it: a path of a socket keeps its upper case."""
-    host = unquote(split.hostname or "")
-    return unquote(split.netloc.rpartition("@")[2].partition(":")[0]) if "/" in host else host
-
-
-def _from_json(text: str) -> dict[str, Any]:
-    plain = json.loads(text)
-    extra = plain.get("extra") or {}
-    return {
-        "conn_type": plain.get("conn_type"),
-        "host": plain.get("host"),
-        "port": plain.get("port"),
-        "user": plain.get("login"),
-        "password": plain.get("password"),
-        "dbname": plain.get("schema"),
-        **_libpq(json.loads(extra) if isinstance(extra, str) else extra),
-    }
-
-
-def _libpq(extra: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a connection's extra that libpq knows. ValueError for others."""
+def _libpq(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a connection's extra that libpq knows. Unusable: it has others."""
     known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
     left = {key: value for key, value in extra.items() if value and key not in _OF_AIRFLOW}
     if unknown := sorted(left.keys() - known):
-        raise ValueError(f"its extra has {unknown[0]!r}, which libpq does not know")
+        raise Unusable(f"its extra has {unknown[0]!r}, which libpq does not know")
     return left
-
-
-def _without(text: str, error: Exception) -> str:
-    """What is wrong, unless the words might quote the connection."""
-    if isinstance(error, json.JSONDecodeError):
-        return f"it is no JSON: {error.msg} at character {error.pos}"
-    said = str(error)
-    return said if said.startswith("its ") else type(error).__name__

@@ -14,6 +14,7 @@ from semel.declare.parts import UNKNOWN_SCHEMAS_MAX
 from semel.errors import ANEW, LimitError
 from semel.formats.avro import Decode, SchemaError, decoder
 from semel.formats.lines import BadRecords, Fault
+from semel.formats.records import too_long
 from semel.model.reasons import Reason
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ HEAD_BYTES = 5
 
 _NO_HEAD: Fault = (
     Reason.malformed, "expected the byte 0, a schema's id in four bytes and a record of Avro"
-)  # fmt: skip
-_TOO_LONG: Fault = (
-    Reason.too_long, f"expected a record of at most {limits.RECORD_BYTES_MAX} bytes"
 )  # fmt: skip
 _LONG_TEXT: Fault = (
     Reason.malformed,
@@ -71,7 +69,7 @@ class Avro:
                 read = known.get(value[:HEAD_BYTES]) or self._reader(value)
                 fault = read if isinstance(read, tuple) else None
                 if len(value) > limits.RECORD_BYTES_MAX:
-                    fault = _TOO_LONG
+                    fault = too_long()
                 elif fault is None:
                     try:
                         text = read(value, HEAD_BYTES)

@@ -20,7 +20,7 @@ from semel.clients.kafka.registry import Registry
 from semel.declare.context import Context
 from semel.formats import declared as formats
 from semel.formats.lines import Fault, Lines, Parser
-from semel.formats.records import OFFSET, Block, Judge, with_offset
+from semel.formats.records import OFFSET, Block, Judge, too_long, with_offset
 from semel.formats.selection import Selection
 from semel.model.batch import Ignored
 from semel.model.reasons import Reason
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 _NOTHING: Fault = (Reason.malformed, "expected a record, found a message whose value is empty")
 _BREAK: Fault = (Reason.malformed, "expected one record, found a line break in the middle")
-_TOO_LONG: Fault = (
-    Reason.too_long, f"expected a record of at most {limits.RECORD_BYTES_MAX} bytes"
-)  # fmt: skip
 
 
 class Records:
@@ -115,7 +112,7 @@ class Records:
         """The columns of the values and OFFSET; a null is a row of nothing."""
         if self._judge is None:
             long = np.flatnonzero(lines.lengths > limits.RECORD_BYTES_MAX)
-            faults = dict.fromkeys(long.tolist(), _TOO_LONG)
+            faults = dict.fromkeys(long.tolist(), too_long())
             good = np.ones(len(lines), bool)
             good[long] = False
             kept = np.flatnonzero(good)

@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from semel import pipeline, settings
+from semel import pipeline
 from semel.errors import RetryableError, SemelError
 from semel.ledger import Ledger
 from semel.reports import summary
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         spec = pipeline.find(given.pipeline)
-        with Ledger(settings.ledger_dsn()) as ledger, open_engine(SUBMITTED) as engine:
+        with Ledger() as ledger, open_engine(SUBMITTED) as engine:
             staged = stage(ledger, spec, given.batch, engine)
             answer = {"error": None, "text": summary.stage(staged)}
     except SemelError as error:
