@@ -212,7 +212,7 @@ def test_ids_that_nobody_has(bench: Workbench, ledger: Ledger) -> None:
     shutil.move(bench.data / "in" / "a.jsonl", away)
     [file] = spec.sink_path().glob("*b00000001*")
     kept = file.rename(bench.folder / "kept")
-    with pytest.raises(TerminalError, match="batches 1 .*`semel exact events --forget-ids`"):
+    with pytest.raises(TerminalError, match="ids of batch 1 .*`semel exact events --forget-ids`"):
         switched(ledger, spec)
     done = switched(ledger, spec, forget_ids=True)
     assert (done.batches_forgotten, done.ids, done.batches) == ((1,), 20, 1)

@@ -162,12 +162,12 @@ def exact(
     Example: semel exact flights
     """
     from semel import pipeline as pipelines
-    from semel.cli.connect import open_ledger
+    from semel.ledger import Ledger
     from semel.repair.exact import exact as make_exact
     from semel.repair.exact import told
 
-    with open_ledger() as ledger:
-        spec = pipelines.find(pipeline)
+    spec = pipelines.find(pipeline)
+    with Ledger() as ledger:
         done = make_exact(ledger, spec, forget_ids=forget_ids, log=console.say)
     console.emit({"exact": done}, as_json=as_json, render=lambda: print(told(done)))
 
