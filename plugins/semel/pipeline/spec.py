@@ -1,5 +1,6 @@
-"""A pipeline as its user declares it. The models check what the text alone can tell, so that a stored
-spec can be read anywhere.
+"""A pipeline as its user declares it.
+
+The models check what the text alone can tell, so that a stored spec can be read anywhere.
 """
 
 from collections.abc import Iterable, Iterator

@@ -171,8 +171,8 @@ def _check_file(marker: Marker, file: MarkedFile) -> None:
         raise _unreadable(marker, file, error) from error
     if not whole:
         raise CorruptionError(
-            f"batch {marker.batch_id}: {marker.path_of(file)} is not what its marker says (size or checksum), "
-            "so nobody knows which of its records survived; restore it from a backup"
+            f"batch {marker.batch_id}: {marker.path_of(file)} is not what its marker says (size or "
+            "checksum), so nobody knows which of its records survived; restore it from a backup"
         )
 
 

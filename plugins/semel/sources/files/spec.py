@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import field_validator
 
@@ -21,9 +21,6 @@ from semel.declare.parts import (
 )
 from semel.formats.table import SOURCES, source_format
 from semel.sources.spec import Csv, Records
-
-if TYPE_CHECKING:
-    pass
 
 
 class FilesSource(Records):

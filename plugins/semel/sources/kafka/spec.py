@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -11,9 +11,6 @@ from semel.declare.parts import Limits, OnRefused, Text, Unknown, twice
 from semel.declare.place import Place, reached
 from semel.formats.table import source_format
 from semel.sources.spec import Csv, Records
-
-if TYPE_CHECKING:
-    pass
 
 _MARK, _NO_DOT = "[A-Za-z0-9._-]", "[A-Za-z0-9_-]"
 TOPIC = rf"^({_NO_DOT}{_MARK}?|\.{_NO_DOT}|{_MARK}{{3,249}})$"
