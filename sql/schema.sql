@@ -28,8 +28,6 @@ CREATE TABLE semel.pipeline (
     forgotten         int8multirange NOT NULL DEFAULT '{}',
     -- The first commit that is exactly once: repeats may be there before. Null: it is at least once.
     exact_from        bigint DEFAULT 1 CHECK (exact_from BETWEEN 1 AND commit_seq + 1),
-    -- The first commit whose ids the catalog was taught: not 1 where a person has said so.
-    ids_from          bigint NOT NULL DEFAULT 1 CHECK (ids_from >= 1),
     CONSTRAINT pipeline_name_unique UNIQUE (name),
     -- This prevents a renamed pipeline from writing all of its records a second time beside the first.
     -- Keeps P12.

@@ -3,7 +3,7 @@
 
 -- name: tables
 CREATE TABLE batch (batch BIGINT, commit_seq BIGINT, batch_time TIMESTAMP, horizon_seconds DOUBLE,
-                    matched_by VARCHAR, identified BOOLEAN, ids_from BIGINT, bucketed BOOLEAN, transformed BOOLEAN,
+                    matched_by VARCHAR, identified BOOLEAN, bucketed BOOLEAN, transformed BOOLEAN,
                     checked BOOLEAN, registered BOOLEAN, replaced BOOLEAN, reread BOOLEAN, proven BOOLEAN);
 -- In scope bucket: which buckets the ids of a batch are of, by its marker. Its end is exclusive.
 CREATE TABLE named (batch BIGINT, commit_seq BIGINT, low BIGINT, high BIGINT);
@@ -244,15 +244,15 @@ WHERE what IS NOT NULL
 ORDER BY batch, part, pos LIMIT $shown;
 
 -- name: ids
--- Of who was made at least once a repeat may be there; of who was made exactly once none is, of any
--- batch whose ids the catalog was taught.
+-- The id of a survivor counts for the horizon that its own batch was declared with. What was made at
+-- least once may repeat it; what was made exactly once does not.
 WITH many AS (
     SELECT id, bucket FROM record WHERE survives AND id IS NOT NULL
     GROUP BY id, bucket HAVING count(*) > 1
 ), ordered AS (
-    SELECT r.batch, r.part, r.pos, r.id, b.batch_time, b.horizon_seconds, b.identified, b.ids_from,
+    SELECT r.batch, r.part, r.pos, r.id, b.batch_time, b.identified,
            lag(b.batch_time) OVER place AS before_time, lag(r.batch) OVER place AS before_batch,
-           lag(b.commit_seq) OVER place AS before_seq
+           lag(b.horizon_seconds) OVER place AS horizon_seconds
     FROM record AS r JOIN many AS m ON r.id = m.id AND r.bucket IS NOT DISTINCT FROM m.bucket
     JOIN batch AS b ON b.batch = r.batch
     WHERE r.survives
@@ -261,7 +261,7 @@ WITH many AS (
 SELECT batch, part, pos, id, 'the id survived in batch ' || before_batch || ' already' AS what,
        count(*) OVER () AS total
 FROM ordered
-WHERE identified AND before_seq >= ids_from
+WHERE identified
   AND epoch_us(batch_time) - epoch_us(before_time) < horizon_seconds * 1000000
 ORDER BY batch, part, pos LIMIT $shown;
 

@@ -2,11 +2,12 @@
 
 -- name: unread
 -- Keeps D11.
--- Batches that have committed within the horizon, and that no marker among those read is of.
-SELECT batch_id, request_key, interval_start, interval_end, status
+-- Batches that have committed, whose horizon is not over, and that no marker among those read is of.
+SELECT batch_id
 FROM semel.batch
 WHERE pipeline_id = :pipeline_id AND commit_seq IS NOT NULL
-  AND batch_time > clock_timestamp() - make_interval(secs => :horizon)
+  AND batch_time > clock_timestamp() - make_interval(
+        secs => EXTRACT(epoch FROM CAST(spec #>> '{dedup,horizon}' AS interval)))
   AND NOT batch_id = ANY(CAST(:read AS bigint[]))
 ORDER BY commit_seq
 LIMIT 1;
@@ -21,6 +22,6 @@ WHERE b.batch_id = a.batch_id AND b.pipeline_id = :pipeline_id AND b.replays IS 
   AND a.status IN ('running', 'staged');
 
 -- name: switch
-UPDATE semel.pipeline SET exact_from = commit_seq + 1, ids_from = :ids_from
+UPDATE semel.pipeline SET exact_from = commit_seq + 1
 WHERE pipeline_id = :pipeline_id AND exact_from IS NULL
 RETURNING exact_from;

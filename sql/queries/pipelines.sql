@@ -2,19 +2,19 @@
 
 -- name: by_name
 SELECT pipeline_id, name, sink_address, archive_path, identity, shards, bucket_seconds, commit_seq,
-       sink_schema, created_at, exact_from, ids_from
+       sink_schema, created_at, exact_from
 FROM semel.pipeline
 WHERE name = :name;
 
 -- name: by_id
 SELECT pipeline_id, name, sink_address, archive_path, identity, shards, bucket_seconds, commit_seq,
-       sink_schema, created_at, exact_from, ids_from
+       sink_schema, created_at, exact_from
 FROM semel.pipeline
 WHERE pipeline_id = :pipeline_id;
 
 -- name: owner
 SELECT pipeline_id, name, sink_address, archive_path, identity, shards, bucket_seconds, commit_seq,
-       sink_schema, created_at, exact_from, ids_from
+       sink_schema, created_at, exact_from
 FROM semel.pipeline
 WHERE sink_address = :sink_address OR archive_path = :archive_path
 ORDER BY sink_address <> :sink_address
@@ -33,7 +33,7 @@ VALUES (:name, :sink_address, :archive_path, :identity, :shards, :bucket_seconds
 ON CONFLICT DO NOTHING;
 
 -- name: guarantee
--- Keeps P22.
+-- Keeps P24.
 -- Nothing has committed yet: there is no repeat, and no id to know.
 UPDATE semel.pipeline SET exact_from = :exact_from
 WHERE pipeline_id = :pipeline_id AND commit_seq = 0

@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.batches.account import committed, ids, quiet, run, settled, sql
 from fixtures.batches.compares import compared
-from fixtures.batches.replays import admitted, allow, as_float, proven, replayed
+from fixtures.batches.replays import admitted, allow, as_float, broken, proven, replayed
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from fixtures.postgres.server import lose
@@ -16,7 +16,7 @@ from semel.airflow import describe
 from semel.archive import layout
 from semel.archive.marker import Marker, markers
 from semel.audit import audit
-from semel.errors import CorruptionError, RetryableError, SpecError, StateError, TerminalError
+from semel.errors import CorruptionError, RetryableError, SpecError, TerminalError
 from semel.formats.output import rows_of
 from semel.ledger import Ledger, pipelines
 from semel.model.manifest import Kind
@@ -100,7 +100,7 @@ def test_what_does_not_go_with_it(bench: Workbench, changes: dict, why: str) -> 
         bench.spec(**LOOSE, **changes)
 
 
-# Attacks P22, D11.
+# Attacks P24, D11.
 @pytest.mark.parametrize("source", [True, False], ids=["source", "output"])
 @pytest.mark.parametrize("form", ["parquet", "jsonl", "csv"])
 def test_the_way_to_exactly_once(
@@ -151,12 +151,12 @@ def test_with_the_audit_a_repeat_behind_it_is_seen(bench: Workbench, ledger: Led
     sql(ledger, "UPDATE semel.id_run SET retired_at = clock_timestamp() RETURNING 1")
     bench.write("in/c.jsonl", events(0, 1))
     run(ledger, spec, "r3")
-    [broken] = [check for check in audit(spec).checks if not check.ok]
-    assert (broken.name, broken.broken) == ("ids", 1)
-    assert broken.offenders[0].what == "the id survived in batch 1 already"
+    [check] = [check for check in audit(spec).checks if not check.ok]
+    assert (check.name, check.broken) == ("ids", 1)
+    assert check.offenders[0].what == "the id survived in batch 1 already"
 
 
-# Attacks P22.
+# Attacks P24.
 def test_there_is_no_way_back(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """Readers count on what is exactly once: it stays so, once a batch has committed."""
     spec = bench.spec(**LOOSE)
@@ -202,30 +202,91 @@ def test_a_lost_ledger_knows_where_it_begins(bench: Workbench, ledger: Ledger) -
 
 
 # Attacks D7, D11.
-def test_ids_that_nobody_has(bench: Workbench, ledger: Ledger) -> None:
-    """Without output and source it is refused, unless it is told to forget them: then what comes
-    again of them is new, and the audit, which asks the marker, does not blame it.
+def test_ids_that_nobody_has(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """Without output and source it is refused, and says until when they are missed. Its output is
+    looked for where the pipeline has it, also when the same edit declares another sink.
     """
     two_batches(bench, ledger)
     spec = bench.spec()
-    away = bench.folder / "away"
-    shutil.move(bench.data / "in" / "a.jsonl", away)
+    shutil.move(bench.data / "in" / "a.jsonl", bench.folder / "away")
     [file] = spec.sink_path().glob("*b00000001*")
     kept = file.rename(bench.folder / "kept")
-    with pytest.raises(TerminalError, match="ids of batch 1 .*`semel exact events --forget-ids`"):
-        switched(ledger, spec)
-    done = switched(ledger, spec, forget_ids=True)
-    assert (done.batches_forgotten, done.ids, done.batches) == ((1,), 20, 1)
+    shell.fails("semel exact events")
+    assert "ids of batch 1 of events cannot be found" in shell.err
+    assert "or wait: they count until " in shell.err
+    assert not any(word in shell.err for word in ("bucket", "forget", "abandon"))
     kept.rename(file)
-    shutil.move(away, bench.data / "in" / "a.jsonl")
-    bench.write("in/c.jsonl", events(0, 40))
+    assert switched(ledger, bench.spec(sink={"path": "out/other"})).ids == 30
+
+
+# Attacks D7, D8, D11.
+def test_taught_ids_outlast_output_and_source(bench: Workbench, ledger: Ledger) -> None:
+    """They are kept in ids files, as those of any batch, so that a lost ledger needs neither; who
+    was told to forget some finds them again when they are back.
+    """
+    two_batches(bench, ledger)
+    spec = bench.spec()
+    switched(ledger, spec)
+    bench.write("in/c.jsonl", events(30, 40))
     run(ledger, spec, "r3")
-    assert made(spec)[-1].ids_from == 2
-    assert there(spec) == {**LOOSE_COUNTS, **dict.fromkeys(ids(0, 10), 2),
-                           **dict.fromkeys(ids(30, 40), 1)}  # fmt: skip
+    assert there(spec) == {**LOOSE_COUNTS, **dict.fromkeys(ids(30, 40), 1)}
+    shutil.move(bench.data / "in" / "a.jsonl", bench.folder / "a.jsonl")
+    [output] = spec.sink_path().glob("*b00000001*")
+    output.rename(bench.folder / "output")
     lose(ledger)
-    kept = file.rename(bench.folder / "kept")
     assert adopt(ledger, spec, log=quiet).ids == 40
+    listed = layout.ids_list(layout.of(spec), 1)
+    text = listed.read_bytes()
+    listed.write_bytes(text[:-9])
+    assert broken(spec) == {"files", "source", "strays"}
+    lose(ledger)
+    forgetting = adopt(ledger, spec, forget_ids=True, log=quiet)
+    assert (forgetting.ids, forgetting.batches_forgotten) == (30, (1,))
+    listed.write_bytes(text)
+    (bench.folder / "output").rename(output)
+    shutil.move(bench.folder / "a.jsonl", bench.data / "in" / "a.jsonl")
+    lose(ledger)
+    assert adopt(ledger, spec, log=quiet).ids == 40
+    bench.write("in/d.jsonl", events(0, 50))
+    run(ledger, spec, "r4")
+    assert there(spec) == {**LOOSE_COUNTS, **dict.fromkeys(ids(30, 50), 1)}
+
+
+# Attacks D8, D11.
+def test_a_horizon_that_changes_behind_it(bench: Workbench, ledger: Ledger) -> None:
+    """The ids of a batch keep the time that its own declaration gave them, as those of any batch:
+    for the command, for a lost ledger and for the judge.
+    """
+    spec = bench.spec(**LOOSE, dedup={"horizon": "1 s"})
+    bench.write("in/a.jsonl", events(0, 10))
+    run(ledger, spec, "r1")
+    spec = bench.spec(**LOOSE)
+    bench.write("in/b.jsonl", events(10, 20))
+    run(ledger, spec, "r2")
+    sql(ledger, "SELECT pg_sleep(1.1)")
+    short = bench.spec(dedup={"horizon": "1 s"})
+    done = switched(ledger, short)
+    assert (done.batches, done.batches_expired, done.ids) == (1, 1, 10)
+    bench.write("in/c.jsonl", events(20, 21))
+    run(ledger, short, "r3")
+    sql(ledger, "SELECT pg_sleep(1.1)")
+    lose(ledger)
+    shutil.move(spec.sink_path(), bench.folder / "output")
+    spec.sink_path().mkdir()
+    adopted = adopt(ledger, short, log=quiet)
+    assert (adopted.ids, adopted.batches_expired) == (10, 2)
+    lose(ledger)
+    spec = bench.spec()
+    assert adopt(ledger, spec, log=quiet).batches_expired == 2
+    spec.sink_path().rmdir()
+    shutil.move(bench.folder / "output", spec.sink_path())
+    bench.write("in/d.jsonl", events(0, 20))
+    run(ledger, spec, "r4")
+    assert there(spec) == {**dict.fromkeys(ids(0, 10), 2), **dict.fromkeys(ids(10, 21), 1)}
+    sql(ledger, "UPDATE semel.id_run SET retired_at = clock_timestamp() RETURNING 1")
+    bench.write("in/e.jsonl", events(10, 11))
+    run(ledger, bench.spec(dedup={"horizon": "1 s"}), "r5")
+    assert broken(spec) == {"ids"}
 
 
 def test_a_disk_that_is_full(
@@ -243,34 +304,44 @@ def test_a_disk_that_is_full(
     assert switched(ledger, bench.spec()).ids == 30
 
 
-def test_ids_past_the_horizon_are_not_read(bench: Workbench, ledger: Ledger) -> None:
-    """The declaration of now says how far back: what is past it is new, as of any batch."""
-    two_batches(bench, ledger)
-    spec = bench.spec(dedup={"horizon": "1 s"})
-    sql(ledger, "SELECT pg_sleep(1)")
-    done = switched(ledger, spec)
-    assert (done.batches, done.batches_expired, done.ids) == (0, 2, 0)
-    bench.write("in/c.jsonl", events(0, 10))
-    run(ledger, spec, "r3")
-    proven(spec)
-
-
 # Attacks D11.
-def test_a_batch_on_its_way_is_finished_first(bench: Workbench, ledger: Ledger) -> None:
-    """A committed batch has no marker that its ids could be read from; nor has one that lost it."""
-    spec = two_batches(bench, ledger)
-    bench.write("in/c.jsonl", events(50, 60))
-    committed(ledger, spec, "r3")
-    with pytest.raises(StateError, match="batch 3 of events has committed and is not finalized"):
-        switched(ledger, bench.spec())
-    run(ledger, spec, "r3")
-    marker = layout.marker(layout.of(spec), 2)
+def test_a_batch_on_its_way_is_finished_first(
+    bench: Workbench, ledger: Ledger, shell: Shell
+) -> None:
+    """A committed batch has no marker that its ids could be read from, and no run finishes it by
+    the new declaration: the command does. One that lost its marker is told.
+    """
+    marker = layout.marker(layout.of(two_batches(bench, ledger)), 2)
     marker.rename(marker.with_name(".aside"))
-    with pytest.raises(CorruptionError, match="batch 2 of events is finalized, and .* no marker"):
+    with pytest.raises(RetryableError, match="batch 2 of events has committed, and its marker"):
         switched(ledger, bench.spec())
     assert counted(ledger, "id_run") == 0
     marker.with_name(".aside").rename(marker)
-    assert switched(ledger, bench.spec()).ids == 40
+    bench.write("in/c.jsonl", events(50, 60))
+    committed(ledger, bench.spec(**LOOSE), "r3")
+    bench.spec()
+    assert "40 ids of 3 batches" in shell.runs("semel exact events")
+
+
+def test_another_file_under_the_name_of_an_ids_file(bench: Workbench, ledger: Ledger) -> None:
+    """It is not touched, and not taken for the ids."""
+    spec = two_batches(bench, ledger)
+    other = layout.kept(layout.of(spec), Kind.IDS, 2, 1)
+    other.parent.mkdir()
+    other.write_bytes(b"mine")
+    with pytest.raises(CorruptionError, match="does not hold the ids of batch 2.* move it aside"):
+        switched(ledger, bench.spec())
+    other.rename(bench.folder / "aside")
+    assert switched(ledger, bench.spec()).ids == 30
+
+
+def test_what_is_told_without_a_commit(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """No ids are counted where there were none to learn."""
+    bench.write("in/a.jsonl", events(0, 10))
+    plan(ledger, bench.spec(**LOOSE), "r1")
+    bench.spec()
+    told = shell.runs("semel exact events")
+    assert told == "events is exactly once from commit 1 on\nnext: semel run events\n"
 
 
 def test_a_replay_from_before(bench: Workbench, ledger: Ledger) -> None:

@@ -45,7 +45,7 @@ batch would cost small batches two more fsyncs, and readers of their claims an o
 _ROUNDS_MAX = 8  # A paused process writes one file there, and then fails.
 _OF_OUTPUT = (
     "spec", "spec_digest", "parser_rules", "sink_schema", "sink", "counts", "code", "code_digest",
-    "exact_from", "ids_from",
+    "exact_from",
 )  # fmt: skip
 """Keys that a replay sets. The others stay those of the batch that it replays."""
 _OF_ATTEMPT = ("batch_id", "fence", "replay", "files", "counts")
@@ -82,7 +82,7 @@ def content(
         "sink": {"type": batch.spec["sink"]["type"], "address": pipeline.sink_address},
         "counts": asdict(counts),
         **_admits(batch),
-        **_exact(pipeline),
+        **({"exact_from": pipeline.exact_from} if (pipeline.exact_from or 1) > 1 else {}),
         **_buckets(None if won["buckets"] is None else Buckets.from_ledger(won["buckets"])),
         "files": [
             {
@@ -102,12 +102,6 @@ def _admits(batch: Batch) -> dict[str, Any]:
     if batch.admits is None:
         return {}
     return {"admits": {"batch_id": batch.admits, "admission": batch.admission}}
-
-
-def _exact(pipeline: Pipeline) -> dict[str, Any]:
-    """From where on the pipeline is exactly once, where that is not its first commit."""
-    found = {"exact_from": pipeline.exact_from, "ids_from": pipeline.ids_from}
-    return {key: number for key, number in found.items() if number and number > 1}
 
 
 def _buckets(buckets: Buckets | None) -> dict[str, Any]:

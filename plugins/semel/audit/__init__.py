@@ -303,7 +303,6 @@ class _Audit:
                 "horizon_seconds": first.dedup.horizon.total_seconds(),
                 "matched_by": _matched_by(marker),
                 "identified": marker.exact,
-                "ids_from": marker.ids_from,
                 "bucketed": first.dedup.scope is Scope.BUCKET,
                 "transformed": bool(marker.spec.transforms),
                 "checked": not first.sink.in_folder,

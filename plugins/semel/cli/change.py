@@ -149,10 +149,6 @@ def adopt(
 
 def exact(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
-    forget_ids: Annotated[
-        bool,
-        typer.Option("--forget-ids", help="Go on without ids that neither files nor source hold."),
-    ] = False,
     as_json: console.AsJson = False,
 ) -> None:
     """Make a pipeline exactly once that was at least once: its catalog learns the horizon's ids.
@@ -168,7 +164,7 @@ def exact(
 
     spec = pipelines.find(pipeline)
     with Ledger() as ledger:
-        done = make_exact(ledger, spec, forget_ids=forget_ids, log=console.say)
+        done = make_exact(ledger, spec, log=console.say)
     console.emit({"exact": done}, as_json=as_json, render=lambda: print(told(done)))
 
 

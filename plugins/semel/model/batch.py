@@ -83,7 +83,6 @@ class Pipeline(_FromRow):
     sink_schema: str | None
     created_at: datetime
     exact_from: int | None
-    ids_from: int
 
     @property
     def repeats(self) -> str | None:

@@ -91,7 +91,7 @@ def _insert(connection: sa.Connection, spec: Spec, sink: Sink, kept: str) -> Non
     )
 
 
-# Keeps P22.
+# Keeps P24.
 def _guaranteed(connection: sa.Connection, pipeline: Pipeline, spec: Spec) -> Pipeline:
     """The pipeline, of the declared guarantee. TerminalError: it has output of the other one."""
     wanted = spec.exact_from

@@ -1,47 +1,49 @@
 """exact: make a pipeline exactly once that was at least once until now.
 
 How it works:
-1. read the markers, and by them the ids of each batch whose horizon is not over, as adopt does,
-   outside any transaction;
-2. under the pipeline's lock: prove that no other batch has committed, write the ids, end the
+1. finalize what has committed;
+2. read the ids of each batch whose horizon is not over, as adopt does, and keep them in ids files
+   beside its decisions, as if it had been exactly once;
+3. under the pipeline's lock: prove that no other batch has committed, write the ids, end the
    attempts that began without them, and set the first commit that is exactly once. It is one
-   transaction: killed before its end, nothing has happened, and the same call begins again.
+   transaction: killed before its end, nothing has changed but for files that stay true, and the
+   same call goes on.
 """
 
+import io
+import json
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
 
 from semel import failpoints, settings
-from semel.archive import layout
+from semel.archive import layout, write_marker
 from semel.archive.marker import Marker, markers_in
-from semel.declare.wording import count
-from semel.errors import (
-    AGAIN,
-    CorruptionError,
-    RetryableError,
-    SemelError,
-    StateError,
-    TerminalError,
-)
+from semel.declare.wording import count, those
+from semel.errors import AGAIN, CorruptionError, RetryableError, StateError, TerminalError
+from semel.finalize import finalize
 from semel.ledger import Ledger, change, pipelines, row
-from semel.model.batch import BatchStatus, Log, Pipeline
+from semel.model.batch import Log, Pipeline
+from semel.model.manifest import Kind
 from semel.pipeline import identity
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
-from semel.repair.adopt import Taught, catalog_of
+from semel.repair.adopt import Taught, catalog_of, expires_at
 from semel.repair.adopt.history import histories
+from semel.repair.adopt.ids import ShardIds
 from semel.repair.adopt.partitions import partitions_of
+from semel.stage.ids_file import Shard, write_shard
+from semel.storage import make_folder, sync_folder, write_new
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exact:
     """The first commit that is exactly once. `found`: it was so before, and nothing was done.
 
-    `ids`: how many the catalog was taught, of `batches`; `batches_forgotten`: those whose ids
-    nobody has.
+    `ids`: how many the catalog was taught, of `batches`.
     """
 
     pipeline: str
@@ -50,28 +52,25 @@ class Exact:
     ids: int = 0
     batches: int = 0
     batches_expired: int = 0
-    batches_forgotten: tuple[int, ...] = ()
 
 
-def exact(
-    ledger: Ledger, spec: Spec, *, forget_ids: bool = False, log: Log = print
-) -> Exact:
-    """Teach the catalog the ids of the horizon, and let the pipeline be exactly once from the next
-    commit on. The same call again changes nothing.
+def exact(ledger: Ledger, spec: Spec, *, log: Log = print) -> Exact:
+    """Teach the catalog the ids of each batch whose horizon is not over, and let the pipeline be
+    exactly once from the next commit on. The same call again changes nothing.
 
-    `forget_ids`: go on if neither files nor source have a batch's ids; repeats of these records
-    count as new. TerminalError: the declaration is at least once, or ids are gone. StateError: a
-    batch is committed and not finalized. RetryableError: a batch committed meanwhile.
+    TerminalError: the declaration is at least once, neither files nor source have a batch's ids, or
+    a committed batch cannot be finalized. RetryableError: a batch committed meanwhile.
     """
     try:
-        return _exact(ledger, spec, forget_ids=forget_ids, log=log)
+        return _exact(ledger, spec, log)
     except OSError as error:
         raise RetryableError(
-            f"exact of {spec.name}: {error}; nothing was changed. Fix that, then run this again"
+            f"exact of {spec.name}: {error}; it is still at_least_once. Fix that, then run this "
+            "again"
         ) from error
 
 
-def _exact(ledger: Ledger, spec: Spec, *, forget_ids: bool, log: Log) -> Exact:
+def _exact(ledger: Ledger, spec: Spec, log: Log) -> Exact:
     if spec.by_position:
         why = (
             "is declared at_least_once: take guarantee out of its file first"
@@ -90,31 +89,77 @@ def _exact(ledger: Ledger, spec: Spec, *, forget_ids: bool, log: Log) -> Exact:
     identity.check(pipeline.identity, spec)
     if pipeline.exact_from is not None:
         return Exact(pipeline=spec.name, found=True, exact_from=pipeline.exact_from)
-    found = markers_in(spec.sink_path(), Path(pipeline.archive_path))
+    # By the new declaration no run does that any more.
+    values = {"pipeline_id": pipeline.pipeline_id, "orphan_seconds": 0}
+    for batch in ledger.rows("collect", "unfinished", **values):
+        finalize(ledger, spec, batch["batch_id"])
+        log(f"finalized batch {batch['batch_id']}, which had committed")
+    # The declaration may have another sink already.
+    sink = Path(pipeline.sink_address) if spec.sink_path() else None
+    found = markers_in(sink, Path(pipeline.archive_path))
     batches = histories(found)
     partitions = partitions_of(open_source(spec), found)
     log(f"reads the ids of {count(len(found), 'batch', 'batches')}")
     with tempfile.TemporaryDirectory(prefix="exact-", dir=settings.cache_dir()) as spills:
-        catalog = catalog_of(
-            spec, batches, partitions, now, Path(spills),
-            taught=range(1, found[-1].commit_seq + 1 if found else 1), forget_ids=forget_ids,
-            verb="exact",
-        )  # fmt: skip
+        catalog = catalog_of(spec, batches, partitions, now, Path(spills), keep=_keep)
+        if catalog.gone:
+            raise _gone(spec, catalog)
+        if catalog.runs:
+            sync_folder(Path(pipeline.archive_path) / Kind.IDS)  # Also what a twin wrote just now.
         failpoints.point("exact.before_lock")
         with ledger.transaction() as connection:
             switched = _switch(connection, spec, pipeline, found, catalog)
             failpoints.point("exact.before_exact")
     failpoints.point("exact.after_exact")
     if switched is None:
-        return _exact(ledger, spec, forget_ids=forget_ids, log=log)  # A twin was faster.
+        return _exact(ledger, spec, log)  # A twin was faster.
     return Exact(
         pipeline=spec.name,
         found=False,
         exact_from=switched,
         ids=catalog.ids,
-        batches=len(found) - catalog.expired - len(catalog.forgotten),
+        batches=len(found) - catalog.expired,
         batches_expired=catalog.expired,
-        batches_forgotten=catalog.forgotten,
+    )
+
+
+def _keep(marker: Marker, ids: list[ShardIds]) -> None:
+    """Keep the ids of a batch in ids files: each whole, then their list.
+
+    CorruptionError: a file has the name of one of them, and is another.
+    """
+    if marker.of_kind(Kind.IDS) or not ids:
+        return
+    listed = layout.ids_list(marker.archive, marker.batch_id)
+    make_folder(listed.parent)
+    files = []
+    for part in ids:
+        path = layout.kept(marker.archive, Kind.IDS, marker.batch_id, part.shard)
+        of = Shard(shard=part.shard, shards=marker.spec.dedup.shards, buckets=part.buckets)
+        file = io.BytesIO()
+        write_shard(file, of, part.h1, part.h2)
+        with suppress(FileExistsError):  # An earlier try has written it, or a twin.
+            write_new(path, file.getvalue())
+        if path.read_bytes() != file.getvalue():
+            raise CorruptionError(
+                f"{path} does not hold the ids of batch {marker.batch_id}, and was not touched; "
+                "move it aside",
+                next=AGAIN,
+            )
+        files.append(write_marker.listed(path, marker.archive, Kind.IDS, len(part.h1)))
+    with suppress(FileExistsError):
+        write_new(listed, json.dumps(files, indent=1, sort_keys=True).encode() + b"\n")
+
+
+def _gone(spec: Spec, catalog: Taught) -> TerminalError:
+    """Why it stays at least once: the ids of some batches are gone."""
+    numbers = [marker.batch_id for marker in catalog.gone]
+    until = max(expires_at(marker) for marker in catalog.gone)
+    return TerminalError(
+        f"the ids of {those(numbers)} of {spec.name} cannot be found ({catalog.why}), so it stays "
+        "at_least_once. Restore output or source; or wait: they count until "
+        f"{until:%Y-%m-%d %H:%M} UTC, by the horizon that these batches were declared with",
+        next=AGAIN,
     )
 
 
@@ -124,49 +169,23 @@ def _switch(
     """The first commit that is exactly once. None: another process has set it."""
     # Keeps D11.
     pipelines.lock(connection, pipeline)
-    done = row(
-        connection, "exact", "switch", pipeline_id=pipeline.pipeline_id, ids_from=catalog.ids_from
-    )
+    pipeline_id = pipeline.pipeline_id
+    done = row(connection, "exact", "switch", pipeline_id=pipeline_id)
     if done is None:
         return None
-    unread = row(
-        connection,
-        "exact",
-        "unread",
-        pipeline_id=pipeline.pipeline_id,
-        horizon=spec.dedup.horizon.total_seconds(),
-        read=[marker.batch_id for marker in found],
-    )
+    read = [marker.batch_id for marker in found]
+    unread = row(connection, "exact", "unread", pipeline_id=pipeline_id, read=read)
     if unread is not None:
-        raise _unread(pipeline, unread["batch_id"], BatchStatus(unread["status"]))
-    catalog.write(connection, pipeline.pipeline_id, spec.dedup.horizon)
+        raise RetryableError(
+            f"batch {unread['batch_id']} of {spec.name} has committed, and its marker was not there "
+            f"when the ids were read, so {spec.name} stays at_least_once. Run this again; if the "
+            f"marker is gone from {layout.markers(Path(pipeline.archive_path))}, restore it first"
+        )
+    catalog.write(connection, pipeline_id, spec.dedup.horizon)
     # Keeps D12.
     reason = f"{spec.name} is exactly once from commit {done['exact_from']} on"
-    change(
-        connection, "exact", "lose_attempts", pipeline_id=pipeline.pipeline_id, reason=reason
-    )
+    change(connection, "exact", "lose_attempts", pipeline_id=pipeline_id, reason=reason)
     return done["exact_from"]
-
-
-def _unread(pipeline: Pipeline, batch_id: int, status: BatchStatus) -> SemelError:
-    """Why a batch that has committed was not read."""
-    if status is BatchStatus.COMMITTED:
-        return StateError(
-            f"batch {batch_id} of {pipeline.name} has committed and is not finalized, so its ids "
-            "cannot be read; nothing was changed. Finish it (its run in Airflow, or collect, which "
-            "finishes what is left), then do this again",
-            next=f"semel show {batch_id}",
-        )
-    if layout.marker(Path(pipeline.archive_path), batch_id).exists():
-        return RetryableError(
-            f"batch {batch_id} of {pipeline.name} committed meanwhile; nothing was changed, run "
-            "this again"
-        )
-    return CorruptionError(
-        f"batch {batch_id} of {pipeline.name} is {status}, and {pipeline.archive_path} has no "
-        "marker of it, so its ids cannot be read; nothing was changed. Restore the marker",
-        next=AGAIN,
-    )
 
 
 def told(answer: Exact) -> str:
@@ -175,14 +194,13 @@ def told(answer: Exact) -> str:
     since = f"{name} is exactly once from commit {answer.exact_from} on"
     if answer.found:
         return f"nothing to do: {since}"
-    lines = [f"{since}: {count(answer.ids, 'id')} of {count(answer.batches, 'batch', 'batches')}"]
-    lines[0] += " are known, and what comes of them again is dropped"
+    lines = [since]
+    if answer.ids:
+        known = f"{count(answer.ids, 'id')} of {count(answer.batches, 'batch', 'batches')}"
+        lines[0] += f": {known} are known, and what comes of them again is dropped"
     if answer.exact_from > 1:
         lines.append(f"repeats may be there before commit {answer.exact_from}")
     if answer.batches_expired:
         expired = count(answer.batches_expired, "batch", "batches")
-        lines.append(f"the ids of {expired} are past the horizon, and were left out")
-    if answer.batches_forgotten:
-        shown = ", ".join(map(str, answer.batches_forgotten))
-        lines.append(f"FORGOTTEN: the ids of batch {shown}: what comes again of them is new")
+        lines.append(f"the ids of {expired} are past their horizon, and were left out")
     return "\n".join([*lines, f"next: semel run {name}"])

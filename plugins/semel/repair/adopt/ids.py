@@ -29,7 +29,7 @@ from semel.model.buckets import Buckets, union
 from semel.model.manifest import Kind, MarkedFile
 from semel.pipeline.opening import open_source
 from semel.repair.adopt.history import History
-from semel.sources import Source
+from semel.sources import Source, of_finalized
 from semel.stage import verdicts
 from semel.stage.ids_file import read_ids
 from semel.stage.job import StageJob
@@ -81,7 +81,7 @@ def ids_of(batch: History, claims: Iterable[Claim]) -> list[ShardIds]:
         try:
             return way()
         except (OSError, ValueError, pa.ArrowException, SourceError, CorruptionError) as error:
-            whys.append(f"{name}: {error}")
+            whys.append(f"{name}: {of_finalized(error)}")
     raise GoneError("; ".join(whys))
 
 
@@ -90,7 +90,7 @@ def _of_output(marker: Marker, made: Marker) -> list[ShardIds]:
         raise ValueError(
             f"they have {made.counts.rows_written} rows of {marker.counts.survivors} survivors"
         )
-    return _proven(marker, _in_output(made, all_have_ids=not marker.spec.by_position))
+    return _proven(marker, _in_output(made, all_have_ids=marker.exact))
 
 
 def _kept(marker: Marker) -> list[ShardIds]:
@@ -127,7 +127,7 @@ def _proven(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
 
 
 def _check_count(marker: Marker, found: int) -> None:
-    if not marker.spec.by_position and found != marker.counts.survivors:
+    if marker.exact and found != marker.counts.survivors:
         raise ValueError(f"they give {found} ids of {marker.counts.survivors} survivors")
 
 
@@ -168,7 +168,7 @@ def in_source(
     skip = _dropped(marker, but)
     source = open_source(marker.spec)
     source.check(claims, marker.batch_id)
-    wanted = marker.counts.survivors if marker.spec.by_position else None
+    wanted = None if marker.exact else marker.counts.survivors
     job = job_of(replace(marker, spec=marker.spec.exactly_once()), claims, source)
     with tempfile.TemporaryDirectory() as folder:
         if before is not None:
