@@ -27,8 +27,8 @@ _SCHEMAS = {
 
 
 def below(sink: Path | None, kept: Path) -> set[Path]:
-    """All files below a sink and its archive, but for staging (promised to nobody), markers and
-    notes of adopt."""
+    """All files below a sink and its archive, but for staging (promised to nobody), markers, notes
+    of adopt, and hidden ones of the archive, which are left from a crash."""
     skipped = {layout.staging(kept), layout.markers(kept), layout.adoptions(kept)}
     skipped.add(layout.code(kept))
     found = set()
@@ -36,7 +36,8 @@ def below(sink: Path | None, kept: Path) -> set[Path]:
         for folder, folders, names in os.walk(root):
             here = Path(folder)
             folders[:] = [name for name in folders if here / name not in skipped]
-            found.update(here / name for name in names)
+            hidden = "." if here.is_relative_to(kept) else "/"
+            found.update(here / name for name in names if not name.startswith(hidden))
     return found
 
 
