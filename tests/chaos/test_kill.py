@@ -224,7 +224,7 @@ class Scenes:
         elif script == "admitting":
             self._letters(scene)
         elif script == "exacting":
-            scene.spec = scene.declare()
+            scene.spec = scene.declare(dedup={"shards": 2, "keep_ids": True})
         elif script == "collecting":
             self._garbage(scene)
         return scene

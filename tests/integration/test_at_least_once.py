@@ -217,15 +217,16 @@ def test_ids_that_nobody_has(bench: Workbench, ledger: Ledger, shell: Shell) -> 
     assert not any(word in shell.err for word in ("bucket", "forget", "abandon"))
     kept.rename(file)
     assert switched(ledger, bench.spec(sink={"path": "out/other"})).ids == 30
+    assert not layout.ids_list(layout.of(spec), 1).exists()  # Its output has them.
 
 
 # Attacks D7, D8, D11.
 def test_taught_ids_outlast_output_and_source(bench: Workbench, ledger: Ledger) -> None:
-    """They are kept in ids files, as those of any batch, so that a lost ledger needs neither; who
-    was told to forget some finds them again when they are back.
+    """They are kept in ids files where those of any batch are, so that a lost ledger needs neither;
+    what adopt was told to forget it finds again when it is back.
     """
     two_batches(bench, ledger)
-    spec = bench.spec()
+    spec = bench.spec(dedup={"keep_ids": True})
     switched(ledger, spec)
     bench.write("in/c.jsonl", events(30, 40))
     run(ledger, spec, "r3")
@@ -331,10 +332,11 @@ def test_another_file_under_the_name_of_an_ids_file(bench: Workbench, ledger: Le
     other = layout.kept(layout.of(spec), Kind.IDS, 2, 1)
     other.parent.mkdir()
     other.write_bytes(b"mine")
+    spec = bench.spec(dedup={"keep_ids": True})
     with pytest.raises(CorruptionError, match="does not hold the ids of batch 2.* move it aside"):
-        switched(ledger, bench.spec())
+        switched(ledger, spec)
     other.rename(bench.folder / "aside")
-    assert switched(ledger, bench.spec()).ids == 30
+    assert switched(ledger, spec).ids == 30
 
 
 def test_what_is_told_without_a_commit(bench: Workbench, ledger: Ledger, shell: Shell) -> None:

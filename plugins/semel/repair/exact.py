@@ -3,7 +3,7 @@
 How it works:
 1. finalize what has committed;
 2. read the ids of each batch whose horizon is not over, as adopt does, and keep them in ids files
-   beside its decisions, as if it had been exactly once;
+   where an exactly-once batch would have done so;
 3. under the pipeline's lock: prove that no other batch has committed, write the ids, end the
    attempts that began without them, and set the first commit that is exactly once. It is one
    transaction: killed before its end, nothing has changed but for files that stay true, and the
@@ -15,6 +15,7 @@ import json
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -101,11 +102,11 @@ def _exact(ledger: Ledger, spec: Spec, log: Log) -> Exact:
     partitions = partitions_of(open_source(spec), found)
     log(f"reads the ids of {count(len(found), 'batch', 'batches')}")
     with tempfile.TemporaryDirectory(prefix="exact-", dir=settings.cache_dir()) as spills:
-        catalog = catalog_of(spec, batches, partitions, now, Path(spills), keep=_keep)
+        catalog = catalog_of(spec, batches, partitions, now, Path(spills), keep=partial(_keep, spec))
         if catalog.gone:
             raise _gone(spec, catalog)
-        if catalog.runs:
-            sync_folder(Path(pipeline.archive_path) / Kind.IDS)  # Also what a twin wrote just now.
+        if (ids := Path(pipeline.archive_path) / Kind.IDS).is_dir():
+            sync_folder(ids)  # Also what a twin wrote just now.
         failpoints.point("exact.before_lock")
         with ledger.transaction() as connection:
             switched = _switch(connection, spec, pipeline, found, catalog)
@@ -123,12 +124,14 @@ def _exact(ledger: Ledger, spec: Spec, log: Log) -> Exact:
     )
 
 
-def _keep(marker: Marker, ids: list[ShardIds]) -> None:
-    """Keep the ids of a batch in ids files: each whole, then their list.
+def _keep(spec: Spec, marker: Marker, ids: list[ShardIds]) -> None:
+    """Keep the ids of a batch in ids files, if an exactly-once one would have: each whole, then
+    their list. `spec`: the declaration of now.
 
     CorruptionError: a file has the name of one of them, and is another.
     """
-    if marker.of_kind(Kind.IDS) or not ids:
+    kept = spec.keeps_ids or marker.spec.exactly_once().keeps_ids
+    if not kept or not ids or marker.of_kind(Kind.IDS):
         return
     listed = layout.ids_list(marker.archive, marker.batch_id)
     make_folder(listed.parent)
