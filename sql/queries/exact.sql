@@ -2,12 +2,10 @@
 
 -- name: unread
 -- Keeps D11.
--- Batches that have committed, whose horizon is not over, and that no marker among those read is of.
+-- Batches that have committed, and that no marker among those read is of.
 SELECT batch_id
 FROM semel.batch
 WHERE pipeline_id = :pipeline_id AND commit_seq IS NOT NULL
-  AND batch_time > clock_timestamp() - make_interval(
-        secs => EXTRACT(epoch FROM CAST(spec #>> '{dedup,horizon}' AS interval)))
   AND NOT batch_id = ANY(CAST(:read AS bigint[]))
 ORDER BY commit_seq
 LIMIT 1;

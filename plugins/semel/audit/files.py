@@ -36,8 +36,9 @@ def below(sink: Path | None, kept: Path) -> set[Path]:
         for folder, folders, names in os.walk(root):
             here = Path(folder)
             folders[:] = [name for name in folders if here / name not in skipped]
-            hidden = "." if here.is_relative_to(kept) else "/"
-            found.update(here / name for name in names if not name.startswith(hidden))
+            if here.is_relative_to(kept):
+                names = [name for name in names if not name.startswith(".")]
+            found.update(here / name for name in names)
     return found
 
 

@@ -102,7 +102,8 @@ def _exact(ledger: Ledger, spec: Spec, log: Log) -> Exact:
     partitions = partitions_of(open_source(spec), found)
     log(f"reads the ids of {count(len(found), 'batch', 'batches')}")
     with tempfile.TemporaryDirectory(prefix="exact-", dir=settings.cache_dir()) as spills:
-        catalog = catalog_of(spec, batches, partitions, now, Path(spills), keep=partial(_keep, spec))
+        keep = partial(_keep, spec)
+        catalog = catalog_of(spec, batches, partitions, now, Path(spills), keep)
         if catalog.gone:
             raise _gone(spec, catalog)
         if (ids := Path(pipeline.archive_path) / Kind.IDS).is_dir():
@@ -180,9 +181,9 @@ def _switch(
     unread = row(connection, "exact", "unread", pipeline_id=pipeline_id, read=read)
     if unread is not None:
         raise RetryableError(
-            f"batch {unread['batch_id']} of {spec.name} has committed, and its marker was not there "
-            f"when the ids were read, so {spec.name} stays at_least_once. Run this again; if the "
-            f"marker is gone from {layout.markers(Path(pipeline.archive_path))}, restore it first"
+            f"batch {unread['batch_id']} of {spec.name} has committed, and its marker was not in "
+            f"{layout.markers(Path(pipeline.archive_path))} when the ids were read, so {spec.name} "
+            "stays at_least_once. Run this again; if that marker is gone, restore it first"
         )
     catalog.write(connection, pipeline_id, spec.dedup.horizon)
     # Keeps D12.
