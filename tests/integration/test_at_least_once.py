@@ -12,6 +12,7 @@ from fixtures.batches.replays import admitted, allow, as_float, broken, proven, 
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from fixtures.postgres.server import lose
+from fixtures.postgres.warehouse import Warehouse
 from semel.airflow import describe
 from semel.archive import layout
 from semel.archive.marker import Marker, markers
@@ -255,10 +256,36 @@ def test_taught_ids_outlast_output_and_source(bench: Workbench, ledger: Ledger) 
     assert there(spec) == {**LOOSE_COUNTS, **dict.fromkeys(ids(30, 50), 1)}
 
 
+# Attacks D7, D8, D11.
+def test_a_table(
+    bench: Workbench, ledger: Ledger, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ids come from the source, and are kept by default: a lost ledger needs it no more."""
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", warehouse.dsn)
+    sink = {"type": "postgres", "connection": "warehouse", "table": "events", "create": True}
+    two_batches(bench, ledger, sink=sink)
+    spec = bench.spec(sink=sink)
+    assert switched(ledger, spec).ids == 30
+    bench.write("in/c.jsonl", events(25, 40))
+    run(ledger, spec, "r3")
+    proven(spec)
+    shutil.move(bench.data / "in" / "a.jsonl", bench.folder / "away")
+    lose(ledger)
+    assert adopt(ledger, spec, log=quiet).ids == 40
+    shutil.move(bench.folder / "away", bench.data / "in" / "a.jsonl")
+    bench.write("in/d.jsonl", events(0, 50))
+    run(ledger, spec, "r4")
+    proven(spec)
+    counted = "SELECT count(*), count(DISTINCT id) FROM events"
+    assert warehouse.run(counted) == [(sum(LOOSE_COUNTS.values()) + 20, 50)]
+
+
 # Attacks D8, D11.
 def test_a_horizon_that_changes_behind_it(bench: Workbench, ledger: Ledger) -> None:
     """The ids of a batch keep the time that its own declaration gave them, as those of any batch:
     for the command, for a lost ledger and for the judge.
+
+    It takes 3 s, two of which are horizons that end: no clock but the ledger's decides that.
     """
     spec = bench.spec(**LOOSE, dedup={"horizon": "1 s"})
     bench.write("in/a.jsonl", events(0, 10))
