@@ -141,8 +141,9 @@ def open_spark(
 
     `jars`: a folder of what else it loads.
     """
-    # Spark's workers import the peers, and semel from this folder.
-    os.environ["PYTHONPATH"] = os.pathsep.join((str(ROOT / "benchmarks"), str(ROOT / "plugins")))
+    # Spark's workers import the peers, and the semel that is measured.
+    folders = ROOT / "benchmarks", ROOT / "plugins"
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, folders))
     builder = SparkSession.builder.master(master).appName("semel-benchmark")
     settings = settings_for(master) | {
         "spark.ui.showConsoleProgress": "false",

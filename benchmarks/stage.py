@@ -37,6 +37,7 @@ _NAMES = {
     "floor": "semel's reader and writer alone",
     "id": "semel, by record id",
     "position": "semel, by position",
+    "at_least_once": "semel, at least once",
     "transformed": "Spark's pass-through with a projection",
     "id_transformed": "semel, by record id, the projection as transform",
     "drop_duplicates": "Spark's dropDuplicates, within the batch",
@@ -98,6 +99,7 @@ class _Bench:
         headline = {
             "ratio_id": ratio(found, "id"),
             "ratio_position": ratio(found, "position"),
+            "ratio_at_least_once": ratio(found, "at_least_once"),
             "ratio_id_2kb": ratio(wide_found, "id"),
             "ratio_position_2kb": ratio(wide_found, "position"),
             "ratio_id_transformed": ratio(found, "id_transformed", "transformed"),
@@ -142,7 +144,8 @@ class _Bench:
                 "tables": [*tables, self._verb_table()]}  # fmt: skip
 
     def _one_batch(self, shape: Shape, options: Namespace) -> dict[str, list[float]]:
-        names = ["pass_through", "floor", "id", "position", "transformed", "id_transformed"]
+        names = ["pass_through", "floor", "id", "position", "at_least_once"]
+        names += ["transformed", "id_transformed"]
         if not options.no_slow_peers:
             names += ["drop_duplicates", "row_per_id"]
         return self._compared(shape, options.runs, *names)
@@ -155,7 +158,7 @@ class _Bench:
         return found
 
     def _side(self, name: str, shape: Shape, source: Path) -> Side:
-        if name in ("id", "position", "id_transformed"):
+        if name in ("id", "position", "at_least_once", "id_transformed"):
             return self._semel(name, shape, source)
         calls: dict[str, tuple[Callable, int]] = {
             "pass_through": (peers.pass_through, shape.records),
@@ -188,7 +191,7 @@ class _Bench:
             self.verbs[kind + wide] = seconds
             if number:  # The first is not counted.
                 self.stage_seconds.setdefault(kind, []).append(seconds["stage"])
-            expected = shape.records if kind == "position" else shape.new
+            expected = shape.records if kind in ("position", "at_least_once") else shape.new
             self._settle(kind, spec.sink_path(), expected)
 
         return side
@@ -247,6 +250,8 @@ class _Bench:
     def _spec(self, kind: str, path: str) -> Spec:
         self._names += 1
         declared: dict[str, Any] = {} if kind == "position" else {"record_id": ["id"]}
+        if kind == "at_least_once":
+            declared["guarantee"] = kind
         if kind == "id_transformed":
             declared["transforms"] = [TRANSFORM]
         return self.place.spec(f"p{self._names}", path=path, **declared)

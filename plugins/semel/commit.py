@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from semel import failpoints, settings
 from semel.catalog.payload import FilterCache, overlap
 from semel.catalog.runs import Run, last_time, own_runs, publish_runs, snapshot
-from semel.errors import ANEW, CorruptionError, RetryableError, StateError
+from semel.errors import ANEW, CorruptionError, RetryableError, StateError, TerminalError
 from semel.ledger import Ledger, change, heartbeat, pipelines, row, transition
 from semel.ledger.attempts import lose
 from semel.ledger.batches import opened
@@ -35,6 +35,7 @@ from semel.model.batch import (
     Counts,
     Log,
     Pipeline,
+    repeats_of,
     run_of,
 )
 from semel.pipeline.spec import Spec
@@ -76,7 +77,7 @@ def commit(
     """Commit a batch, staging it again through `restage` as often as it must.
 
     RetryableError: it was beaten too often, or a part is away; the same call goes on from there.
-    StateError: the batch was abandoned.
+    StateError: the batch was abandoned. TerminalError: its pipeline's guarantee changed since.
     """
     losses = 0
     for _ in range(COMMIT_ROUNDS_MAX):
@@ -141,7 +142,7 @@ def _try(
     for _ in range(COMPARE_ROUNDS_MAX):
         with _unleased(ledger, batch, log) as connection:
             now = snapshot(connection, batch.pipeline_id)
-            mine = [] if spec.by_position else own_runs(connection, attempt.attempt_id)
+            mine = [] if batch.by_position else own_runs(connection, attempt.attempt_id)
         failpoints.point("commit.before_compare")
         # Keeps C2.
         common = _compare(ledger, attempt, mine, [r for r in now.runs if r.seq_max > compared])
@@ -210,6 +211,14 @@ def _decide(
     leased = now["leased"] and now["lease_batch_id"] != batch.batch_id
     if batch.replays is None and (now["commit_seq"] != compared or leased):
         raise _Behind
+    # Keeps C14.
+    if batch.replays is None and batch.at_least_once != (now["exact_from"] is None):
+        guarantee = repeats_of(now["exact_from"]) or "exactly_once"
+        raise TerminalError(
+            f"batch {batch.batch_id} was planned with another guarantee than {spec.name} has now "
+            f"({guarantee}): its records are to be planned again",
+            next=ANEW,
+        )
     # Keeps C5.
     if attempt_now["forgotten"] is not None:
         return f"the ids of its bucket {attempt_now['forgotten']} were forgotten since it began"

@@ -26,6 +26,8 @@ CREATE TABLE semel.pipeline (
     archive_path      text NOT NULL,
     -- Buckets of record time whose ids were forgotten: what comes of them again is late.
     forgotten         int8multirange NOT NULL DEFAULT '{}',
+    -- The first commit that is exactly once: repeats may be there before. Null: it is at least once.
+    exact_from        bigint DEFAULT 1 CHECK (exact_from BETWEEN 1 AND commit_seq + 1),
     CONSTRAINT pipeline_name_unique UNIQUE (name),
     -- This prevents a renamed pipeline from writing all of its records a second time beside the first.
     -- Keeps P12.

@@ -30,10 +30,11 @@ SELECT setval(pg_get_serial_sequence('semel.batch', 'batch_id'),
 
 -- name: insert_pipeline
 INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, bucket_seconds,
-                            commit_seq, batch_time_last, forgotten, sink_schema, created_at)
+                            commit_seq, batch_time_last, forgotten, sink_schema, exact_from,
+                            created_at)
 VALUES (:name, :sink_address, :archive_path, :identity, :shards, :bucket_seconds, :commit_seq,
         COALESCE(:batch_time_last, CAST('1970-01-01 00:00:00+00' AS timestamptz)),
-        CAST(:forgotten AS int8multirange), :sink_schema,
+        CAST(:forgotten AS int8multirange), :sink_schema, :exact_from,
         -- By it the notes in its target are its own.
         COALESCE(CAST(:created_at AS timestamptz), clock_timestamp()))
 ON CONFLICT DO NOTHING

@@ -256,12 +256,15 @@ WHERE what IS NOT NULL
 ORDER BY batch, part, pos LIMIT $shown;
 
 -- name: ids
+-- The id of a survivor counts for the horizon that its own batch was declared with. What was made at
+-- least once may repeat it; what was made exactly once does not.
 WITH many AS (
     SELECT id, bucket FROM record WHERE survives AND id IS NOT NULL
     GROUP BY id, bucket HAVING count(*) > 1
 ), ordered AS (
-    SELECT r.batch, r.part, r.pos, r.id, b.batch_time, b.horizon_seconds,
-           lag(b.batch_time) OVER place AS before_time, lag(r.batch) OVER place AS before_batch
+    SELECT r.batch, r.part, r.pos, r.id, b.batch_time, b.identified,
+           lag(b.batch_time) OVER place AS before_time, lag(r.batch) OVER place AS before_batch,
+           lag(b.horizon_seconds) OVER place AS horizon_seconds
     FROM record AS r JOIN many AS m ON r.id = m.id AND r.bucket IS NOT DISTINCT FROM m.bucket
     JOIN batch AS b ON b.batch = r.batch
     WHERE r.survives
@@ -270,7 +273,7 @@ WITH many AS (
 SELECT batch, part, pos, id, 'the id survived in batch ' || before_batch || ' already' AS what,
        count(*) OVER () AS total
 FROM ordered
-WHERE before_time IS NOT NULL
+WHERE identified
   AND epoch_us(batch_time) - epoch_us(before_time) < horizon_seconds * 1000000
 ORDER BY batch, part, pos LIMIT $shown;
 

@@ -3,7 +3,7 @@
 -- name: pipeline_now
 -- Keeps C9.
 -- A lease holds while its batch may still commit: nobody waits for one that has, or was given up.
-SELECT p.commit_seq, p.sink_schema, p.lease_batch_id,
+SELECT p.commit_seq, p.sink_schema, p.exact_from, p.lease_batch_id,
        COALESCE(p.lease_until > clock_timestamp() AND b.status = 'planned', false) AS leased
 FROM semel.pipeline AS p
 LEFT JOIN semel.batch AS b ON b.batch_id = p.lease_batch_id

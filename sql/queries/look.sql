@@ -57,7 +57,7 @@ ORDER BY b.commit_seq;
 -- name: batch
 -- `claims_of`: the batch whose claims it reads.
 SELECT b.batch_id, p.name AS pipeline, p.sink_address, p.archive_path, b.request_key, b.ordinal,
-       b.status, b.spec_digest,
+       b.status, b.spec ->> 'guarantee' AS guarantee, p.exact_from, b.spec_digest,
        COALESCE(b.interval_start, r.interval_start, o.interval_start) AS interval_start,
        COALESCE(b.interval_end, r.interval_end, o.interval_end) AS interval_end, b.commit_seq,
        b.batch_time, b.reason, b.planned_at, b.seen_at, b.committed_at, b.finalized_at, b.replays,

@@ -2,19 +2,19 @@
 
 -- name: by_name
 SELECT pipeline_id, name, sink_address, archive_path, identity, shards, bucket_seconds, commit_seq,
-       sink_schema, created_at
+       sink_schema, created_at, exact_from
 FROM semel.pipeline
 WHERE name = :name;
 
 -- name: by_id
 SELECT pipeline_id, name, sink_address, archive_path, identity, shards, bucket_seconds, commit_seq,
-       sink_schema, created_at
+       sink_schema, created_at, exact_from
 FROM semel.pipeline
 WHERE pipeline_id = :pipeline_id;
 
 -- name: owner
 SELECT pipeline_id, name, sink_address, archive_path, identity, shards, bucket_seconds, commit_seq,
-       sink_schema, created_at
+       sink_schema, created_at, exact_from
 FROM semel.pipeline
 WHERE sink_address = :sink_address OR archive_path = :archive_path
 ORDER BY sink_address <> :sink_address
@@ -26,10 +26,18 @@ SELECT sink_address, archive_path FROM semel.pipeline WHERE pipeline_id = :pipel
 FOR NO KEY UPDATE;
 
 -- name: insert
-INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, bucket_seconds)
-VALUES (:name, :sink_address, :archive_path, :identity, :shards, :bucket_seconds)
+INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, bucket_seconds,
+                            exact_from)
+VALUES (:name, :sink_address, :archive_path, :identity, :shards, :bucket_seconds, :exact_from)
 -- Its name or its sink is known: what that means is decided after this statement.
 ON CONFLICT DO NOTHING;
+
+-- name: guarantee
+-- Keeps P24.
+-- Nothing has committed yet: there is no repeat, and no id to know.
+UPDATE semel.pipeline SET exact_from = :exact_from
+WHERE pipeline_id = :pipeline_id AND commit_seq = 0
+RETURNING exact_from;
 
 -- name: move_sink
 -- Not under a batch that is on its way: its files and its marker would part.

@@ -305,7 +305,7 @@ def _assert_nothing_else(spec: Spec, found: Found) -> None:
         if path.is_file()
         and not path.is_relative_to(own / "staging")
         and path.parent != own / "markers"
-        and not (path.parent == own / "replaced" and path.name.startswith("."))
+        and not (path.is_relative_to(own) and path.name.startswith("."))
     }
     markers = {
         own / "replaced" / f"b{batch:08d}-g{generation:04d}.json": (batch, generation)
@@ -313,7 +313,9 @@ def _assert_nothing_else(spec: Spec, found: Found) -> None:
         for generation in range(1, newest)
     }
     there -= _replaced(spec, markers, there)
-    listed = {*found.files, *markers}
+    lists = set((own / "ids").glob("b*.json"))
+    taught = {own / file["path"] for path in lists for file in json.loads(path.read_text())}
+    listed = {*found.files, *markers, *lists, *taught}
     assert there == listed, "a file that no marker lists, or a listed one that is not there"
 
 

@@ -47,7 +47,7 @@ IN_COLLECT = ("storage.before_rmtree", "storage.after_rmtree")
 TWIN_STANDS = "stage.after_sync"
 SCRIPT_OF = {
     "collect": "collecting", "abandon": "abandoning", "accept": "accepting", "adopt": "adopting",
-    "replay": "replaying", "requarantine": "admitting",
+    "replay": "replaying", "requarantine": "admitting", "exact": "exacting",
 }  # fmt: skip
 """Who passes the points of a verb that is no part of a run."""
 
@@ -208,6 +208,8 @@ class Scenes:
         if point in FLOOR:
             changes["record_time"] = "at"
             changes["dedup"] = {"shards": 2, "scope": "bucket", "horizon": "3650d"}
+        if script == "exacting":
+            changes["guarantee"] = "at_least_once"
         scene = Scene(self.bench, self.ledger, sink, **changes)
         if script == "abandoning":
             plan(self.ledger, scene.spec, "r1")
@@ -221,6 +223,8 @@ class Scenes:
             self.table.run(f"ALTER TABLE events ADD CHECK (n <> {REFUSED})")
         elif script == "admitting":
             self._letters(scene)
+        elif script == "exacting":
+            scene.spec = scene.declare(dedup={"shards": 2, "keep_ids": True})
         elif script == "collecting":
             self._garbage(scene)
         return scene
@@ -275,7 +279,7 @@ class Scenes:
         )
 
 
-# Attacks P1, F1, F6, A2, G1, C11, D4, RP2, RP4, RP5, RP7, RP9, PG1, PG2, PG7, KP1, KP2.
+# Attacks P1, F1, F6, A2, G1, C11, D4, D11, RP2, RP4, RP5, RP7, RP9, PG1, PG2, PG7, KP1, KP2.
 @pytest.mark.sample(36)
 @pytest.mark.parametrize(("sink", "script", "point", "kind", "companion"), cases())
 def test_killed_and_killed_again(
@@ -302,15 +306,15 @@ def test_killed_and_killed_again(
         _only_garbage_went(scene, point, pinned=bool(stands))
         scene.add("e.jsonl", events(60, 140))
         assert sink != "files" or not _replaced(scene), "replaced files are there"
-    elif script in ("abandoning", "accepting", "adopting", "refusing", "replaying", "admitting"):
+    elif script not in ("contested", "leased"):
         assert children.start(script).ended() == (0, None)
     found = scene.finish("r1", "r2", "r3", "r4")
     replays = sink not in TAKE_NO_REPLAY and script in ("replaying", "collecting")
     assert found.generations[1] == (2 if replays else 1)
     if twin:
-        if stands or script not in ("adopting", "refusing"):
+        if stands or script not in ("adopting", "refusing", "exacting"):
             _goes_on(twin, stands=bool(stands))
-        else:  # Before the adoption a plan is refused, and the table refuses a row of r1.
+        else:  # Before the adoption, or the switch, a plan is refused; the table refuses r1's row.
             assert twin.ended() == (1, "TerminalError")
         assert scene.check() == found
 

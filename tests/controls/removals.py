@@ -457,6 +457,16 @@ OF_MINUTES: dict[str, Removal] = {
     "a replay looks again under the lock":
         code("runs.replay:plan", 'now[0]["newest"] != found["newest"] or _at_work(connection, root)'),
     "an admission is there once": schema("DROP INDEX semel.batch_admission;"),
+    "a pipeline keeps its guarantee": sql("pipelines.guarantee", "AND commit_seq = 0"),
+    "the guarantee is looked at under the lock": code(
+        "commit:_decide", 'batch.at_least_once != (now["exact_from"] is None)'
+    ),
+    "what has committed and was not read stops exact": sql(
+        "exact.unread", "commit_seq IS NOT NULL", "false"
+    ),
+    "open attempts are lost when ids are taught": sql(
+        "exact.lose_attempts", "a.status IN ('running', 'staged')", "a.status IN ('running')"
+    ),
     "an admission looks again under the lock":
         code("runs.requarantine:_write", '(now and now["batch_id"]) != (last and last["batch_id"])'),
     # Messages are committed first, and their note behind them.

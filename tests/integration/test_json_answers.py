@@ -40,6 +40,7 @@ WIDER = [
     "semel replay events --batches 1..2",
     "semel show 3",
     "semel adopt events",
+    "semel exact events",
 ]
 REFUSED = {
     "semel show 99": 1,

@@ -43,9 +43,11 @@ def _selection(spec: Spec) -> str:
 
 
 def _identity(spec: Spec) -> str:
+    columns = ", ".join(f"`{name}`" for name in spec.record_id)
+    if spec.by_position and columns:
+        return f"{columns}; at_least_once: repeats are not dropped, and may be there"
     if spec.by_position:
         return "a record's position; no repeats are dropped"
-    columns = ", ".join(f"`{name}`" for name in spec.record_id)
     return (
         f"{columns}; repeats are dropped for {format_duration(spec.dedup.horizon)} "
         f"(scope {spec.dedup.scope})"

@@ -63,6 +63,11 @@ def kept(archive: Path, kind: str, batch_id: int, part: int) -> Path:
     return archive / kind / f"b{batch_id:08d}-{part:05d}.parquet"
 
 
+def ids_list(archive: Path, batch_id: int) -> Path:
+    """The list of the ids files that exact gave to a batch that was at least once."""
+    return archive / Kind.IDS / f"b{batch_id:08d}.json"
+
+
 def all_kept(archive: Path, kinds: Iterable[str], batch_id: int) -> dict[str, Path]:
     """For a person: glob patterns of a batch's dead letters and decisions, by kind."""
     shown = [kind for kind in (Kind.DEAD_LETTERS, Kind.DECISIONS) if kind in kinds]

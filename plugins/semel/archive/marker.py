@@ -5,7 +5,7 @@ writes it.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -51,7 +51,8 @@ class Marker:
     `sink` is the output folder as the caller named it; None if the output is not a folder.
     `address` is the sink's address when the marker was written. `sink_columns` has names and Arrow
     types as the marker writes them, `sink_schema` as types. docs/protocol.md explains `generation`,
-    `replay`, `admits`, `code`, `code_digest`, `parser_rules` and `buckets`.
+    `replay`, `admits`, `code`, `code_digest`, `parser_rules`, `buckets` and `exact_from`. `files`
+    has the ids files, too, that exact gave to a batch that was at least once.
     """
 
     path: Path
@@ -80,6 +81,15 @@ class Marker:
     code_digest: str | None
     parser_rules: int
     buckets: Buckets | None
+    exact_from: int | None
+
+    @property
+    def exact(self) -> bool:
+        """Whether its records were compared by id: at least once, and by position, none were.
+
+        A replay's declaration may be of another guarantee than its root's.
+        """
+        return not self.spec.by_position and self.commit_seq >= (self.exact_from or 1)
 
     @property
     def made_by(self) -> int:
@@ -198,6 +208,7 @@ def parse_marker(text: bytes | None, path: Path, sink: Path | None) -> Marker:
 
 
 def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
+    spec = Spec.from_json(plain["spec"])
     marker = Marker(
         path=path,
         sink=sink,
@@ -210,7 +221,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         batch_time=datetime.fromisoformat(plain["batch_time"]),
         interval=tuple(t and datetime.fromisoformat(t) for t in plain["interval"]),
         bucket_seconds=int(plain["bucket_seconds"]),
-        spec=Spec.from_json(plain["spec"]),
+        spec=spec,
         spec_digest=plain["spec_digest"],
         input_digest=plain["input_digest"],
         sink_columns=plain["sink_schema"],
@@ -225,7 +236,10 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         code_digest=plain.get("code_digest"),
         parser_rules=int(plain.get("parser_rules", 1)),
         buckets=Buckets.of_ranges(plain["buckets"]) if "buckets" in plain else None,
+        exact_from=plain.get("exact_from", spec.exact_from),
     )
+    if spec.record_id and not marker.exact:
+        marker = replace(marker, files=(*marker.files, *_taught(marker)))
     if ("claims" in plain) == bool(marker.of_kind(Kind.CLAIMS)):
         raise ValueError("its claims must be in it, or in a file of the kind `claims`")
     names = [
@@ -244,6 +258,17 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         if parts.is_absolute() or ".." in parts.parts:
             raise ValueError(f"it lists {file.path!r}, which is not below its root")
     return marker
+
+
+def _taught(marker: Marker) -> tuple[MarkedFile, ...]:
+    """The ids files that exact gave to the batch. A list that is damaged lists none: nobody depends
+    on them who has output or source, and the audit tells that they are on no list.
+    """
+    try:
+        text = layout.ids_list(marker.archive, marker.batch_id).read_bytes()
+        return tuple(map(_file, json.loads(text)))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return ()
 
 
 def _file(plain: dict[str, Any]) -> MarkedFile:

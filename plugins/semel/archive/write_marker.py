@@ -45,6 +45,7 @@ batch would cost small batches two more fsyncs, and readers of their claims an o
 _ROUNDS_MAX = 8  # A paused process writes one file there, and then fails.
 _OF_OUTPUT = (
     "spec", "spec_digest", "parser_rules", "sink_schema", "sink", "counts", "code", "code_digest",
+    "exact_from",
 )  # fmt: skip
 """Keys that a replay sets. The others stay those of the batch that it replays."""
 _OF_ATTEMPT = ("batch_id", "fence", "replay", "files", "counts")
@@ -81,6 +82,7 @@ def content(
         "sink": {"type": batch.spec["sink"]["type"], "address": pipeline.sink_address},
         "counts": asdict(counts),
         **_admits(batch),
+        **({"exact_from": pipeline.exact_from} if (pipeline.exact_from or 1) > 1 else {}),
         **_buckets(None if won["buckets"] is None else Buckets.from_ledger(won["buckets"])),
         "files": [
             {

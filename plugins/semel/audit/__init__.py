@@ -39,7 +39,7 @@ from semel.declare.wording import those
 from semel.errors import CorruptionError, TerminalError, first_line
 from semel.formats.output import columns_in_files, rows_of
 from semel.formats.pieces import gathered, pieces
-from semel.model.batch import OF_THE_OUTPUT, Counts, runs
+from semel.model.batch import OF_THE_OUTPUT, Counts, repeats_of, runs
 from semel.model.manifest import Kind
 from semel.model.reasons import DecidedBy, Reason
 from semel.pipeline.opening import open_sink, open_sinks
@@ -303,7 +303,7 @@ class _Audit:
                 "batch_time": marker.batch_time.replace(tzinfo=None),
                 "horizon_seconds": first.dedup.horizon.total_seconds(),
                 "matched_by": _matched_by(marker),
-                "identified": not first.by_position,
+                "identified": marker.exact,
                 "bucketed": first.dedup.scope is Scope.BUCKET,
                 "transformed": bool(marker.spec.transforms),
                 "checked": not first.sink.in_folder,
@@ -407,6 +407,9 @@ class _Audit:
         if any(marker.commit_seq < self._upserted for marker in self._markers):
             what = "of all batches before the last one of that mode, missing rows count as replaced"
             notes.append(f"mode upsert: {what}")
+        if made := [m.commit_seq for m in self._markers if m.spec.record_id and not m.exact]:
+            ended = max(made) < max(marker.commit_seq for marker in self._markers)
+            notes.append(repeats_of(max(made) + 1 if ended else None))
         if self._in_flight:
             shown = ", ".join(map(str, sorted(self._in_flight)))
             notes.append(
@@ -453,7 +456,7 @@ def _named(marker: Marker) -> list[dict[str, int]]:
 def _matched_by(marker: Marker) -> str:
     """By what an output row is matched to its record, from the strongest down."""
     names = set(marker.sink_schema.names)
-    if marker.spec.record_id and set(marker.spec.record_id) <= names:
+    if marker.exact and set(marker.spec.record_id) <= names:
         return "id"
     return "position" if set(_POSITION) <= names else "counts"
 

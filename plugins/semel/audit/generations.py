@@ -68,8 +68,6 @@ def read(
         match = _NAME.fullmatch(path.name)
         batch, generation = (int(match[1]), int(match[2])) if match else (0, 0)
         if path != layout.replaced(kept, batch, generation):
-            if path.name.startswith("."):  # Left from a crash.
-                paths.add(path)
             continue
         paths.add(path)
         marker = newest.get(batch)

@@ -22,7 +22,7 @@ PROMISES = {
     "records": "each survivor and each decision is a record of the declared schema, with its id",
     "dead letters": "each dead letter keeps the record's bytes, and its reason is true of them",
     "decisions": "each duplicate has its first record among the survivors",
-    "ids": "no id survives twice within the horizon",
+    "ids": "no id survives twice within the horizon, of what was made exactly once",
     "output": "the output holds each survivor once, and nothing else",
     "content": "each output row holds the values of its record (only without transforms)",
     "sums": "the account of each marker is what source and files show",

@@ -41,6 +41,7 @@ COMMANDS = {
     "accept": "semel.cli.change:accept",
     "abandon": "semel.cli.change:abandon",
     "adopt": "semel.cli.change:adopt",
+    "exact": "semel.cli.change:exact",
     "collect": "semel.cli.change:collect",
 }
 """Each command's function, in the order of the help. Imported only when called or listed."""

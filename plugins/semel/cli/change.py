@@ -1,4 +1,4 @@
-"""`semel accept | abandon | adopt | collect`: what changes the ledger beside a run."""
+"""`semel accept | abandon | adopt | exact | collect`: what changes the ledger beside a run."""
 
 import traceback
 from typing import TYPE_CHECKING, Annotated
@@ -145,6 +145,27 @@ def adopt(
     with Ledger() as ledger:
         done = take_over(ledger, spec, others, forget_ids=forget_ids, log=console.say)
     console.emit({"adopted": done}, as_json=as_json, render=lambda: print(told(done)))
+
+
+def exact(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    as_json: console.AsJson = False,
+) -> None:
+    """Make a pipeline exactly once that was at least once: its catalog learns the horizon's ids.
+
+    Take `guarantee: at_least_once` out of its file first. The same command again changes nothing.
+
+    Example: semel exact flights
+    """
+    from semel import pipeline as pipelines
+    from semel.ledger import Ledger
+    from semel.repair.exact import exact as make_exact
+    from semel.repair.exact import told
+
+    spec = pipelines.find(pipeline)
+    with Ledger() as ledger:
+        done = make_exact(ledger, spec, log=console.say)
+    console.emit({"exact": done}, as_json=as_json, render=lambda: print(told(done)))
 
 
 def collect(

@@ -362,7 +362,7 @@ def show(
 
     def render() -> None:
         for key, value in known.items():
-            if value is not None and (key, value) != ("generation", 1):
+            if value is not None and (key, value) not in _AS_ALL:
                 print(f"{key}: {value}")
         for claim in claims:
             part, span = claim["source_partition_id"], f"{claim['start']} to {claim['end']}"
@@ -382,6 +382,10 @@ def show(
         "code": code,
     }
     console.emit(payload, as_json=as_json, render=render)
+
+
+_AS_ALL = (("generation", 1), ("guarantee", "exactly_once"), ("exact_from", 1))
+"""What is not said of a batch, because it is so of nearly all."""
 
 
 def _code(planned: Any, batch: dict[str, Any], attempts: list[Any]) -> dict[str, Any] | None:

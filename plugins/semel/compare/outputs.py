@@ -61,7 +61,7 @@ class Outputs:
             for column in schema:
                 types[column.name].add(column.type)
         by = "row"
-        if spec.record_id and set(spec.record_id) <= in_all:
+        if not spec.by_position and set(spec.record_id) <= in_all:
             by = "id"
         elif spec.by_position and set(_POSITION) <= in_all:
             by = "position"

@@ -101,6 +101,14 @@ def choose(ledger: Ledger, spec: Spec, wanted: Range) -> Chosen:
                 "range without it",
                 next=f"semel letters {spec.name} --batch {marker.batch_id}",
             )
+        if marker.spec.record_id and marker.exact == spec.by_position:
+            made = "exactly once" if marker.exact else "at least once"
+            raise TerminalError(
+                f"batch {marker.batch_id} was made {made}, and {spec.name} is declared "
+                f"{spec.guarantee}: the batch path would drop other records; compare a range "
+                "without it",
+                next=listing,
+            )
     return Chosen(
         spec=spec,
         pipeline=pipeline,

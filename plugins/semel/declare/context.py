@@ -15,19 +15,15 @@ class Context:
     """A part of a pipeline's declaration. It goes to tasks, and holds no secret.
 
     `declared`: the keys of the source, or those of the sink. `columns`: the parsed type of each
-    column of the source, in order.
+    column of the source, in order. `by_position`: as of the pipeline.
     """
 
     name: str
     declared: Any
     columns: dict[str, ColumnType]
     record_id: tuple[str, ...]
+    by_position: bool
     limits: Limits
-
-    @property
-    def by_position(self) -> bool:
-        """Whether a record's identity is its position: no catalog, no dedup."""
-        return not self.record_id
 
     @property
     def json_columns(self) -> tuple[str, ...]:

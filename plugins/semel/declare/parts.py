@@ -99,6 +99,13 @@ class Scope(StrEnum):
     BUCKET = "bucket"
 
 
+class Guarantee(StrEnum):
+    """How often a record is in the output: once, or as often as its source has it."""
+
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"
+
+
 class Late(StrEnum):
     """What becomes of a record of a bucket whose ids were forgotten."""
 

@@ -82,11 +82,26 @@ class Pipeline(_FromRow):
     commit_seq: int
     sink_schema: str | None
     created_at: datetime
+    exact_from: int | None
+
+    @property
+    def repeats(self) -> str | None:
+        """What to know about repeats in its output, if there may be any."""
+        return repeats_of(self.exact_from)
 
     @property
     def ledger(self) -> str:
         """Identifies a pipeline across ledgers: the time it was made, which adopt takes over."""
         return self.created_at.astimezone(UTC).isoformat()
+
+
+def repeats_of(exact_from: int | None) -> str | None:
+    """Where repeats may be: before the commit from which a pipeline is exactly once (None: it is
+    not). None: nowhere.
+    """
+    if exact_from is None:
+        return "repeats may be there: at_least_once"
+    return f"repeats may be there before commit {exact_from}" if exact_from > 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +131,16 @@ class Batch(_FromRow):
     admits: int | None
     admission: int | None
     claims_of: int
+
+    @property
+    def at_least_once(self) -> bool:
+        """Whether it was planned at least once: its records are not compared by id."""
+        return self.spec.get("guarantee") == "at_least_once"
+
+    @property
+    def by_position(self) -> bool:
+        """Whether it was planned without ids, whatever its pipeline declares now."""
+        return self.at_least_once or not self.spec.get("record_id")
 
     @property
     def open(self) -> bool:

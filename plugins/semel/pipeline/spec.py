@@ -19,6 +19,7 @@ from semel.declare.parts import (
     REST_COLUMN,
     Dedup,
     Duration,
+    Guarantee,
     Late,
     Limits,
     Model,
@@ -63,6 +64,8 @@ class Spec(Model):
     """A timestamp or date column that is the same on every delivery of a record."""
     dedup: Dedup = Dedup()
     """How repeated records are recognised; needs record_id."""
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    """at_least_once: repeats are not dropped, and no ids are kept; needs record_id."""
     transforms: tuple[Annotated[str, Field(pattern=spec_transforms.PATTERN)], ...] = ()
     """In order: functions DataFrame -> DataFrame (module:function), or queries (file.sql)."""
     sink: Annotated[Union[sinks.declarations()], Field(discriminator="type")]
@@ -132,6 +135,7 @@ class Spec(Model):
             yield ("deadline",), "must be longer than nothing"
         if not self.record_id and self.dedup != Dedup():
             yield ("dedup",), "has no meaning without record_id: positions never repeat"
+        yield from self._guarantee_problems()
         if self.dedup.scope is Scope.BUCKET and self.record_time is None:
             yield ("record_time",), "is missing: dedup.scope: bucket takes the bucket from it"
         if self.dedup.scope is Scope.HORIZON and self.dedup.late is not Late.QUARANTINE:
@@ -150,6 +154,27 @@ class Spec(Model):
                 if name not in columns:
                     yield ("sink", *place), f"{name!r} is not a column; {there}"
 
+    def _guarantee_problems(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if self.guarantee is Guarantee.EXACTLY_ONCE:
+            return
+        if not self.record_id:
+            yield ("guarantee",), (
+                "at_least_once has no meaning without record_id: each position is read exactly "
+                "once; leave guarantee out"
+            )
+        if self.dedup.scope is Scope.BUCKET:
+            yield ("dedup", "scope"), (
+                "bucket does not go with guarantee: at_least_once, which keeps no record of the "
+                "buckets that it read; declare scope: horizon"
+            )
+        if self.dedup.keep_ids:
+            yield ("dedup", "keep_ids"), "has no meaning with at_least_once: it makes no ids"
+        if self.sink.replaces_rows:
+            yield ("sink", "mode"), (
+                "upsert takes one row for a key in each batch, and at_least_once lets repeats "
+                "through; declare mode: append"
+            )
+
     def _partition_problems(
         self, columns: dict[str, ddl.ColumnType], there: str
     ) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -164,8 +189,10 @@ class Spec(Model):
 
     @property
     def by_position(self) -> bool:
-        """Whether a record's identity is its position: no catalog, no dedup."""
-        return not self.record_id
+        """Whether a record's identity is its position: no catalog, no dedup. So it is without a
+        record_id, and at least once.
+        """
+        return not self.record_id or self.guarantee is Guarantee.AT_LEAST_ONCE
 
     @property
     def bucket_seconds(self) -> int:
@@ -178,6 +205,15 @@ class Spec(Model):
         declared = self.dedup.keep_ids
         otherwise = bool(self.transforms) or not self.sink.in_folder
         return not self.by_position and (otherwise if declared is None else declared)
+
+    @property
+    def exact_from(self) -> int | None:
+        """The first commit that is exactly once, of a pipeline that begins so. None: none is."""
+        return 1 if self.guarantee is Guarantee.EXACTLY_ONCE else None
+
+    def exactly_once(self) -> "Spec":
+        """The same, exactly once: its records have ids."""
+        return self.model_copy(update={"guarantee": Guarantee.EXACTLY_ONCE})
 
     def digest(self) -> str:
         """Hex SHA-256 of all that shapes a batch's data; two equal digests give equal batches."""
@@ -245,6 +281,7 @@ class Spec(Model):
             declared=declared,
             columns=self.column_types(),
             record_id=self.record_id,
+            by_position=self.by_position,
             limits=self.limits,
         )
 

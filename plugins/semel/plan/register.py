@@ -43,6 +43,7 @@ def registering(ledger: Ledger, spec: Spec) -> Iterator[tuple[sa.Connection, Pip
                 raise elsewhere(spec, found.sink_address, address)
             found = pipelines.find(connection, spec.name)
         identity.check(found.identity, spec)
+        found = _guaranteed(connection, found, spec)
         if _place(found) != (address, kept):
             found = _moved(connection, found, spec, address, kept)
         yield connection, found
@@ -86,6 +87,32 @@ def _insert(connection: sa.Connection, spec: Spec, sink: Sink, kept: str) -> Non
         identity=identity.to_text(identity.identity_of(spec)),
         shards=spec.dedup.shards,
         bucket_seconds=spec.bucket_seconds,
+        exact_from=spec.exact_from,
+    )
+
+
+# Keeps P24.
+def _guaranteed(connection: sa.Connection, pipeline: Pipeline, spec: Spec) -> Pipeline:
+    """The pipeline, of the declared guarantee. TerminalError: it has output of the other one."""
+    wanted = spec.exact_from
+    if (wanted is None) == (pipeline.exact_from is None):
+        return pipeline
+    values = {"pipeline_id": pipeline.pipeline_id, "exact_from": wanted}
+    if row(connection, "pipelines", "guarantee", **values):
+        return replace(pipeline, exact_from=wanted)
+    if wanted:
+        raise TerminalError(
+            f"pipeline {spec.name} is declared exactly_once, and its {pipeline.commit_seq} commits "
+            "were at_least_once: the catalog has none of their ids, and each record of theirs that "
+            f"comes again would be new. `semel exact {spec.name}` teaches it the ids of the "
+            "horizon; or put guarantee: at_least_once back",
+            next=f"semel exact {spec.name}",
+        )
+    raise TerminalError(
+        f"pipeline {spec.name} is exactly_once from commit {pipeline.exact_from} on, and cannot "
+        "become at_least_once: whoever reads its output counts on it. Take guarantee: "
+        "at_least_once out, or declare a new pipeline with its own name and sink",
+        next=f"semel validate {spec.name}",
     )
 
 

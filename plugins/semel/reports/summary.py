@@ -64,6 +64,8 @@ def plan(answer: "Plan") -> str:
     if len(answer.refusals) > FILES_NAMED_MAX:
         more = _count(len(answer.refusals) - FILES_NAMED_MAX, answer.source.part)
         lines.append(f"{REFUSED}{more} more; `semel gaps {name}` lists all")
+    if answer.created and answer.pipeline.repeats:
+        lines.append(answer.pipeline.repeats)
     if answer.batch is None:
         lines += _next_of_idle(answer)
     elif answer.batch.status is BatchStatus.COMMITTED:

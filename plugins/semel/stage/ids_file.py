@@ -8,7 +8,7 @@ buckets of the ids.
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 import numpy as np
 import pyarrow as pa
@@ -45,24 +45,25 @@ class Shard:
 
 def write_ids(path: Path, of: Shard, h1: np.ndarray, h2: np.ndarray) -> StagedFile:
     """Write the ids of a shard durably, as one new file. Returns its description."""
-    schema = pa.schema(
-        [("h1", pa.uint64()), ("h2", pa.uint32())], {_KEY: of.to_bytes()}
-    )
-    table = pa.table([pa.array(h1), pa.array(h2)], schema=schema)
     with Sealed(path) as file:
-        # Hashes neither compress nor repeat: trying would waste time.
-        pq.write_table(
-            table, file, compression="none", use_dictionary=False, write_statistics=False
-        )
+        write_shard(file, of, h1, h2)
     return StagedFile(
         kind=Kind.IDS,
         path=str(path),
         folder="",
         suffix=".parquet",
-        records=table.num_rows,
+        records=len(h1),
         bytes=file.size,
         checksum=file.checksum,
     )
+
+
+def write_shard(file: IO[bytes], of: Shard, h1: np.ndarray, h2: np.ndarray) -> None:
+    """Write the bytes of a shard's file."""
+    schema = pa.schema([("h1", pa.uint64()), ("h2", pa.uint32())], {_KEY: of.to_bytes()})
+    table = pa.table([pa.array(h1), pa.array(h2)], schema=schema)
+    # Hashes neither compress nor repeat: trying would waste time.
+    pq.write_table(table, file, compression="none", use_dictionary=False, write_statistics=False)
 
 
 def read_ids(path: Path) -> tuple[Shard, np.ndarray, np.ndarray]:

@@ -12,11 +12,13 @@ plan takes their records.
 
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+
+import sqlalchemy as sa
 
 from semel import failpoints, settings
 from semel.archive import layout, note, owned, traces
@@ -33,7 +35,7 @@ from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
 from semel.repair.adopt import runs
 from semel.repair.adopt.history import History, histories
-from semel.repair.adopt.ids import GoneError, ids_of
+from semel.repair.adopt.ids import GoneError, ShardIds, ids_of
 from semel.repair.adopt.insert import write_batches, write_partitions
 from semel.repair.adopt.landed import check_landed
 from semel.repair.adopt.partitions import Adoptee, partitions_of
@@ -63,13 +65,28 @@ class Adopted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Catalog:
-    """The ids of all batches, ready to be written."""
+class Taught:
+    """The ids of all batches, ready to be written. `gone`: batches whose ids nobody has, and `why`;
+    in scope `bucket` their buckets are forgotten, and those of expired ones.
+    """
 
     runs: list[runs.OldRun]
     forgotten_buckets: Buckets
     expired: int
-    forgotten: tuple[int, ...]
+    gone: tuple[Marker, ...]
+    why: str
+
+    @property
+    def ids(self) -> int:
+        """How many there are."""
+        return sum(run.ids for run in self.runs)
+
+    def write(self, connection: sa.Connection, pipeline_id: int, horizon: timedelta) -> None:
+        """Make them known. The caller holds the pipeline's lock, or has made its row."""
+        if self.runs:
+            segment_id = ensure_segment(connection, pipeline_id, int(horizon.total_seconds()))
+            for run in self.runs:
+                runs.write(connection, pipeline_id, segment_id, run)
 
 
 def adopt(
@@ -123,7 +140,18 @@ def _adopt(
     partitions = partitions_of(open_source(spec), found)
     lost = note.gaps([marker.commit_seq for marker in found])
     with tempfile.TemporaryDirectory(prefix="adopt-", dir=settings.cache_dir()) as spills:
-        catalog = _catalog(spec, batches, partitions, now, Path(spills), forget_ids=forget_ids)
+        # At least once, it has none.
+        identified = batches if _exact_from(spec, found) else []
+        catalog = catalog_of(spec, identified, partitions, now, Path(spills))
+        # Keeps D7.
+        if catalog.gone and not forget_ids:
+            raise TerminalError(
+                f"the ids of {_named(catalog.gone)} of {spec.name} cannot be found any more "
+                f"({catalog.why}). Restore what is missing; or `semel adopt {spec.name} "
+                "--forget-ids` goes on without them: records with these ids that come again are "
+                "new (in scope bucket, all of their buckets are late)",
+                next=AGAIN,
+            )
         if lost:
             note.write(kept, lost)
         _write(ledger, spec, target.address, kept, batches, partitions, catalog, of_ledger)
@@ -141,10 +169,10 @@ def _adopt(
         replays=len(outputs) - len(found),
         source_partitions=len(partitions),
         files_found=sum(part.found for part in partitions),
-        ids=sum(run.ids for run in catalog.runs),
+        ids=catalog.ids,
         id_runs=len(catalog.runs),
         batches_expired=catalog.expired,
-        batches_forgotten=catalog.forgotten,
+        batches_forgotten=tuple(marker.batch_id for marker in catalog.gone),
         commits_lost=tuple((first, last) for first, last in lost),
         strays=tuple(sorted(named - listed)),
         staging=tuple(sorted(there.staging.keys() - won)),
@@ -196,7 +224,7 @@ def _known(
     )
 
 
-def _named(found: list[Marker]) -> str:
+def _named(found: Iterable[Marker]) -> str:
     return held.named([marker.batch_id for marker in found])
 
 
@@ -293,61 +321,60 @@ def _pass_numbers(
     return now
 
 
-def _catalog(
+def catalog_of(
     spec: Spec,
     batches: list[History],
     partitions: list[Adoptee],
     now: datetime,
     folder: Path,
-    *,
-    forget_ids: bool,
-) -> _Catalog:
-    """Read the ids of all batches within their horizon. TerminalError names those that are gone."""
+    keep: Callable[[Marker, list[ShardIds]], None] = lambda marker, ids: None,
+) -> Taught:
+    """Read the ids of all batches within their horizon. `keep` is called with those of each."""
     horizon = int(spec.dedup.horizon.total_seconds())
     of = {part.known.source_partition_id: part for part in partitions}
     made = runs.OldRuns(folder, horizon)
     expired, gone = [], []
     for batch in batches:
         marker = batch.first
-        if marker.spec.by_position:
+        if not marker.spec.record_id:
             continue
         # Keeps C8.
-        if _last_time(marker) + marker.spec.dedup.horizon <= now:
+        if expires_at(marker) <= now:
             expired.append(marker)
             continue
         try:
             ids = ids_of(batch, [of[c.source_partition_id].here(c) for c in batch.claims])
         except GoneError as error:
-            gone.append((marker, str(error)))
+            gone.append((marker, f"batch {marker.batch_id}: {error}"))
             continue
+        keep(marker, ids)
         buckets = union(part.buckets for part in ids)
         end = buckets and buckets.end
         last = last_time(marker.batch_time, end, marker.bucket_seconds)
         made.add(marker.commit_seq, last + marker.spec.dedup.horizon, ids)
-    # Keeps D7.
-    if gone and not forget_ids:
-        why = "; ".join(f"batch {marker.batch_id}: {why}" for marker, why in gone[:3])
-        raise TerminalError(
-            f"the ids of {_named([marker for marker, _ in gone])} of {spec.name} cannot be found "
-            f"any more ({why}). Restore what is missing; or `semel adopt {spec.name} --forget-ids` "
-            "goes on without them: records with these ids that come again are new (in scope bucket, "
-            "all of their buckets are late)",
-            next=AGAIN,
-        )
     # Keeps D8.
     lacking = [marker.buckets for marker in (*expired, *(marker for marker, _ in gone))]
-    return _Catalog(
+    return Taught(
         runs=made.finish(),
         forgotten_buckets=union(lacking) or Buckets(),
         expired=len(expired),
-        forgotten=tuple(marker.batch_id for marker, _ in gone),
+        gone=tuple(marker for marker, _ in gone),
+        why="; ".join(why for _, why in gone[:3]),
     )
 
 
-def _last_time(marker: Marker) -> datetime:
-    """The time from which the horizon of a batch's ids counts."""
+def _exact_from(spec: Spec, found: list[Marker]) -> int | None:
+    """From where on the pipeline was exactly once, as all markers say that were written since."""
+    if not found:
+        return spec.exact_from
+    return max(marker.exact_from or 0 for marker in found) or None
+
+
+def expires_at(marker: Marker) -> datetime:
+    """When the ids of a batch expire, by what its marker says."""
     end = marker.buckets and marker.buckets.end
-    return last_time(marker.batch_time, end, marker.bucket_seconds)
+    last = last_time(marker.batch_time, end, marker.bucket_seconds)
+    return last + marker.spec.dedup.horizon
 
 
 # Keeps D4.
@@ -358,7 +385,7 @@ def _write(
     kept: Path,
     batches: list[History],
     partitions: list[Adoptee],
-    catalog: _Catalog,
+    catalog: Taught,
     of_ledger: str | None,
 ) -> None:
     last = batches[-1].first if batches else None
@@ -378,6 +405,7 @@ def _write(
             batch_time_last=max((batch.first.batch_time for batch in batches), default=None),
             forgotten=catalog.forgotten_buckets.to_ledger(),
             sink_schema=json.dumps(newest.sink_columns) if newest else None,
+            exact_from=_exact_from(spec, [batch.newest for batch in batches]),
             created_at=of_ledger,
         )
         if made is None:
@@ -388,11 +416,7 @@ def _write(
         pipeline_id = made["pipeline_id"]
         write_partitions(connection, pipeline_id, partitions)
         write_batches(connection, pipeline_id, batches, open_source(spec).split_size)
-        if catalog.runs:
-            horizon = int(spec.dedup.horizon.total_seconds())
-            segment_id = ensure_segment(connection, pipeline_id, horizon)
-            for run in catalog.runs:
-                runs.write(connection, pipeline_id, segment_id, run)
+        catalog.write(connection, pipeline_id, spec.dedup.horizon)
         failpoints.point("adopt.before_adopt")
     failpoints.point("adopt.after_adopt")
 

@@ -3,7 +3,8 @@
 They come from the batch's ids files; else from its output (without transforms, since these may drop
 or change ids); else from the source: the claimed ranges, less what decisions and dead letters name.
 Everything read is proven first: files by size and checksum, ranges by head and tail. The result has
-as many distinct ids as the marker has survivors; otherwise it is an error.
+as many distinct ids as the marker has survivors; otherwise it is an error. Of a batch that was at
+least once, some of whose records have one id, or none, the records are as many.
 """
 
 import tempfile
@@ -28,7 +29,7 @@ from semel.model.buckets import Buckets, union
 from semel.model.manifest import Kind, MarkedFile
 from semel.pipeline.opening import open_source
 from semel.repair.adopt.history import History
-from semel.sources import Source
+from semel.sources import Source, of_finalized
 from semel.stage import verdicts
 from semel.stage.ids_file import read_ids
 from semel.stage.job import StageJob
@@ -80,12 +81,16 @@ def ids_of(batch: History, claims: Iterable[Claim]) -> list[ShardIds]:
         try:
             return way()
         except (OSError, ValueError, pa.ArrowException, SourceError, CorruptionError) as error:
-            whys.append(f"{name}: {error}")
+            whys.append(f"{name}: {of_finalized(error)}")
     raise GoneError("; ".join(whys))
 
 
 def _of_output(marker: Marker, made: Marker) -> list[ShardIds]:
-    return _proven(marker, _in_output(made))
+    if made.counts.rows_written != marker.counts.survivors:
+        raise ValueError(
+            f"they have {made.counts.rows_written} rows of {marker.counts.survivors} survivors"
+        )
+    return _proven(marker, _in_output(made, all_have_ids=marker.exact))
 
 
 def _kept(marker: Marker) -> list[ShardIds]:
@@ -122,11 +127,11 @@ def _proven(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
 
 
 def _check_count(marker: Marker, found: int) -> None:
-    if found != marker.counts.survivors:
+    if marker.exact and found != marker.counts.survivors:
         raise ValueError(f"they give {found} ids of {marker.counts.survivors} survivors")
 
 
-def _in_output(marker: Marker) -> Iterator[Part]:
+def _in_output(marker: Marker, *, all_have_ids: bool) -> Iterator[Part]:
     spec = marker.spec
     by_bucket = spec.dedup.scope is Scope.BUCKET
     names = list(dict.fromkeys([*spec.record_id, *([spec.record_time] if by_bucket else [])]))
@@ -143,10 +148,10 @@ def _in_output(marker: Marker) -> Iterator[Part]:
                     seconds_of(table.column(spec.record_time)), marker.bucket_seconds
                 )
             ids = hash_ids(table, spec.record_id, shards=spec.dedup.shards, bucket=buckets)
-            if not ids.valid.all():
+            if all_have_ids and not ids.valid.all():
                 raise ValueError(f"{file.path} has rows without an id")
             found = None if buckets is None else Buckets.of(buckets)
-            yield ids.h1, ids.h2, ids.shard, found
+            yield ids.h1[ids.valid], ids.h2[ids.valid], ids.shard[ids.valid], found
 
 
 def in_source(
@@ -163,22 +168,30 @@ def in_source(
     skip = _dropped(marker, but)
     source = open_source(marker.spec)
     source.check(claims, marker.batch_id)
-    job = job_of(marker, claims, source)
+    wanted = None if marker.exact else marker.counts.survivors
+    job = job_of(replace(marker, spec=marker.spec.exactly_once()), claims, source)
     with tempfile.TemporaryDirectory() as folder:
         if before is not None:
             letters = verdicts.read(before, before.counts).letters()
             selected = letters.select(Path(folder), job.splits, only=True, judged=True)
             job = replace(job, selected=selected)
-        yield from _read_again(job, skip)
+        yield from _read_again(job, skip, wanted)
 
 
-def _read_again(job: StageJob, skip: dict[int, np.ndarray]) -> Iterator[Part]:
+def _read_again(
+    job: StageJob, skip: dict[int, np.ndarray], wanted: int | None
+) -> Iterator[Part]:
+    """`wanted`: how many records there must be, those without an id too. ValueError: others."""
+    records = 0
     for split in job.splits:
         offsets = skip.get(split.claim.source_partition_id, np.zeros(0, np.int64))
         done = read_again(job, split, offsets)
+        records += done.report.counts.records_read
         for shard, ids in done.ids.items():
             shards = np.full(len(ids.h1), shard, np.uint16)
             yield ids.h1, ids.h2, shards, done.report.buckets
+    if wanted not in (None, records):
+        raise ValueError(f"it gives {records} records of {wanted} survivors")
 
 
 def _dropped(marker: Marker, kinds: tuple[Kind, ...]) -> dict[int, np.ndarray]:

@@ -103,7 +103,7 @@ def _changed(context: Context, found: Facts) -> str:
             what += f", {same} continues where the old one ended"
     if not context.by_position:
         return what
-    what += "; without a record_id, what it repeats is written again"
+    what += "; without a record_id, or at_least_once, what it repeats is written again"
     end = None if found.seen.of(known) is None else last_record(found.seen, known)
     if end:
         behind = accept_command(context, found.seen.file.path, f"--from {end}")
