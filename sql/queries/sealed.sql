@@ -1,20 +1,39 @@
--- sealed: source partitions that a part may be, by what was read of them.
+-- sealed: source partitions that a part may be, by their content. The open ones of which nothing was
+-- read are no concern here: each plan has them.
 
 -- name: keys
--- Those of some keys that a partition has of which something was read.
+-- Those of some keys that a partition has of which something was read, or one that is gone and of
+-- which something was not.
 SELECT k.key
 FROM unnest(CAST(:keys AS text[])) AS k (key)
 WHERE EXISTS (
     SELECT FROM semel.source_partition AS q
-    WHERE q.pipeline_id = :pipeline_id AND q.reached > 0 AND q.evidence ->> 'head_hash' = k.key);
+    WHERE q.pipeline_id = :pipeline_id AND q.reached > 0 AND q.evidence ->> 'head_hash' = k.key)
+UNION
+SELECT q.evidence ->> 'head_hash'
+FROM semel.source_partition AS q
+WHERE q.pipeline_id = :pipeline_id
+  AND q.retired_at IS NULL AND q.closed_at IS NOT NULL AND NOT q.accounted
+  AND q.evidence ->> 'head_hash' = ANY(CAST(:keys AS text[]));
 
 -- name: like
--- All partitions of some contents of which something was read, the closed ones first; also
--- those that accept retired. A content has one key, and that has an index.
+-- All such partitions of some contents, the closed ones first; also those that accept retired. A
+-- content has one key, and that has an index, which OFFSET makes Postgres ask for one key at a time:
+-- for many at once it would read the whole table.
+WITH p AS (
+    SELECT q.*
+    FROM unnest(CAST(:keys AS text[])) AS k (key)
+    CROSS JOIN LATERAL (
+        SELECT * FROM semel.source_partition AS r
+        WHERE r.pipeline_id = :pipeline_id AND r.reached > 0 AND r.evidence ->> 'head_hash' = k.key
+        OFFSET 0) AS q
+    UNION ALL
+    SELECT * FROM semel.source_partition AS q
+    WHERE q.pipeline_id = :pipeline_id AND q.reached = 0
+      AND q.retired_at IS NULL AND q.closed_at IS NOT NULL AND NOT q.accounted
+)
 SELECT p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p.settled, p.reached,
        p.seen, p.evidence, p.closed_at IS NOT NULL AS closed, p.retired_at IS NOT NULL AS retired
-FROM semel.source_partition AS p
-WHERE p.pipeline_id = :pipeline_id AND p.reached > 0
-  AND p.evidence ->> 'head_hash' = ANY(CAST(:keys AS text[]))
-  AND p.evidence ->> 'content' = ANY(CAST(:contents AS text[]))
+FROM p
+WHERE p.evidence ->> 'content' = ANY(CAST(:contents AS text[]))
 ORDER BY p.closed_at IS NULL, p.source_partition_id;

@@ -29,6 +29,7 @@ from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
+from semel.repair.accept import accept_file
 from semel.repair.adopt import adopt
 from semel.sources.files.parquet import ParquetFiles
 from semel.sources.sealed.parts import Part
@@ -45,6 +46,10 @@ def of(place: Parquet, schema: dict[str, str], **changes: object) -> Spec:
         source={"path": "in/*.parquet", "format": "parquet", "schema": schema},
         **{"record_id": None, **changes},
     )
+
+
+def by_id(place: Parquet) -> Spec:
+    return place.bench.spec(source={"path": "in/*.parquet", "format": "parquet"})
 
 
 def put(place: Parquet, name: str = "a.parquet", **columns: object) -> Path:
@@ -314,6 +319,133 @@ def test_a_copy_by_position_waits_for_accept(place: Parquet, ledger: Ledger) -> 
     done = run(ledger, spec, "r3")
     assert done.plan.batch is None and done.plan.refusals == ()
     assert settled(spec).ids == ids(0, 10)
+
+
+# Attacks P22.
+@pytest.mark.parametrize("limit", [10, 1_000])
+def test_equal_files_in_one_plan(place: Parquet, ledger: Ledger, limit: int) -> None:
+    """One is read, whatever a batch takes; the other one when somebody accepts it."""
+    place.append(0, 10)
+    shutil.copy(place.path, place.folder / "copy.parquet")
+    spec = place.spec(limits={"records_per_batch_max": limit})
+    (refused,) = run(ledger, spec, "r1").plan.refusals
+    assert refusals(ledger) == {"copy.parquet": "copy"} and settled(spec).ids == ids(0, 10)
+    advised(ledger, refused.detail)
+    run(ledger, spec, "r2")
+    assert run(ledger, spec, "r3").plan.batch is None
+    assert settled(spec).ids == sorted(ids(0, 10) * 2)
+
+
+# Attacks P9, P22.
+@pytest.mark.parametrize("then", ["moved over its copy", "renamed", "edited and renamed"])
+@pytest.mark.parametrize("by_position", [True, False])
+def test_a_file_whose_inode_has_another_name(
+    place: Parquet, ledger: Ledger, then: str, by_position: bool
+) -> None:
+    """Beside something that cannot be looked at: no two partitions are of one file."""
+    place.append(0, 10)
+    path, spec = place.path, place.spec() if by_position else by_id(place)
+    other = path.with_name("other.parquet")
+    if then == "moved over its copy":
+        shutil.copy(path, other)
+        if by_position:
+            advised(ledger, run(ledger, spec, "r0").plan.refusals[0].detail)
+    run(ledger, spec, "r1")
+    os.symlink("loop.parquet", place.folder / "loop.parquet")
+    taken, status = settled(spec).ids, path.stat()
+    if then == "moved over its copy":
+        other.rename(path)
+        place.write(other, 50, 60)
+    elif then == "edited and renamed":
+        place.write(path, 50, 60)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert path.stat().st_size == status.st_size
+    if then != "moved over its copy":
+        path.rename(other)
+    run(ledger, spec, "r2")
+    assert run(ledger, spec, "r3").plan.batch is None
+    assert refusals(ledger) == {"loop.parquet": "unreadable"}
+    new = [] if then == "renamed" else ids(50, 60)
+    assert settled(spec, audited=not new).ids == [*taken, *new]
+
+
+# Attacks P9, P22.
+@pytest.mark.parametrize("then", ["moved", "moved over the other"])
+def test_a_file_is_accepted_after_the_plan_that_sees_its_place(
+    place: Parquet, ledger: Ledger, then: str
+) -> None:
+    """Before, nobody knows where the one is that had it; then the advice helps."""
+    place.append(0, 10)
+    place.append(10, 20)
+    first, second = sorted(place.folder.iterdir())
+    spec = place.spec()
+    run(ledger, spec, "r1")
+    if then == "moved":
+        first.rename(place.folder / "z.parquet")
+        shutil.copy(second, first)
+        name, new = first, ids(10, 20)
+    else:
+        status = first.stat()
+        place.write(first, 50, 60)
+        os.utime(first, ns=(status.st_atime_ns, status.st_mtime_ns))
+        first.rename(second)
+        name, new = second, ids(50, 60)
+    with pytest.raises(SourceError, match="was moved or replaced since the last plan") as error:
+        accept_file(ledger, spec, str(name), same=False)
+    assert error.value.next == f"semel run {spec.name}"
+    run(ledger, spec, "r2")
+    accept_file(ledger, spec, str(name), same=False)
+    run(ledger, spec, "r3")
+    assert run(ledger, spec, "r4").plan.batch is None and refusals(ledger) == {}
+    assert settled(spec, audited=False).ids == sorted([*ids(0, 20), *new])
+
+
+# Attacks P18, P22.
+@pytest.mark.parametrize("first", ["planned", "accepted"])
+@pytest.mark.parametrize("then", ["renamed", "put back"])
+def test_a_file_of_which_nothing_was_read_yet(
+    place: Parquet, ledger: Ledger, first: str, then: str
+) -> None:
+    """Where it is, it is read once, and none of it is gone."""
+    place.append(0, 10)
+    path, spec, taken = place.path, place.spec(), []
+    if first == "accepted":
+        run(ledger, spec, "r0")
+        place.write(path, 50, 60)
+        advised(ledger, run(ledger, spec, "r1").plan.refusals[0].detail)
+        taken = ids(0, 10)
+    else:
+        place.write(path, 50, 60)
+        abandon(ledger, plan(ledger, spec, "r1").batch.batch_id, "not now")
+    away = path.with_name("z.parquet")
+    if then == "put back":
+        away = place.bench.folder / "away"
+        path.rename(away)
+        run(ledger, spec, "r2")
+        assert refusals(ledger) == {path.name: "gone"}
+        away.rename(path)
+    else:
+        path.rename(away)
+    run(ledger, spec, "r3")
+    assert refusals(ledger) == {}
+    assert settled(spec, audited=not taken).ids == [*taken, *ids(50, 60)]
+
+
+# Attacks P23.
+def test_a_hole_of_a_file_that_misfits(place: Parquet, ledger: Ledger) -> None:
+    """The batch that had it was abandoned after a later one was read: it is refused as a whole."""
+    place.append(0, 20)
+    limits = {"records_per_batch_max": 10}
+    spec = place.spec(limits=limits)
+    first = plan(ledger, spec, "r1").batch.batch_id
+    run(ledger, spec, "r2")
+    abandon(ledger, first, "not now")
+    wrong = of(place, {"id": "string", "n": "int"}, limits=limits)
+    assert plan(ledger, wrong, "r3").batch is None
+    assert refusals(ledger) == {place.path.name: "schema"}
+    spec = place.spec(limits=limits)
+    run(ledger, spec, "r4")
+    assert refusals(ledger) == {} and settled(spec).ids == ids(0, 20)
 
 
 # Attacks P22.

@@ -71,6 +71,21 @@ def test_each_day_takes_its_own_files(place: Parquet, ledger: Ledger) -> None:
     assert settled(spec).ids == ids(10, 40)
 
 
+# Attacks P22.
+def test_a_file_that_was_renamed_to_another_day(place: Parquet, ledger: Ledger) -> None:
+    """It is the one that was read, also when another one has its name by now."""
+    by_day = {"select": "interval", "interval_from": "%Y-%m-%d.parquet"}
+    spec = over(place, source=by_day, record_id=None)
+    days = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4)]
+    put(place, "2026-01-01.parquet", range(10))
+    run(ledger, spec, "d1", (days[0], days[1]))
+    (place.folder / "2026-01-01.parquet").rename(place.folder / "2026-01-03.parquet")
+    put(place, "2026-01-01.parquet", range(10, 20))
+    run(ledger, spec, "d1 again", (days[0], days[1]))
+    assert run(ledger, spec, "d3", (days[2], days[3])).plan.batch is None
+    assert settled(spec).ids == ids(0, 20)
+
+
 @pytest.mark.parametrize("by", ["%Y-%m-%d.parquet", "mtime"])
 def test_what_is_gone_fails_the_run_of_its_day(
     place: Parquet, ledger: Ledger, by: str
@@ -79,7 +94,7 @@ def test_what_is_gone_fails_the_run_of_its_day(
     spec = over(place, source={"select": "interval", "interval_from": by}, record_id=None)
     days = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
     for day in days[:2]:
-        put(place, f"{day:%Y-%m-%d}.parquet", range(10))
+        put(place, f"{day:%Y-%m-%d}.parquet", range(10 * day.day, 10 * day.day + 10))
         os.utime(place.folder / f"{day:%Y-%m-%d}.parquet", (day.timestamp(),) * 2)
     abandon(ledger, plan(ledger, spec, "r1", (days[0], days[1])).batch.batch_id, "not now")
     (place.folder / "2026-01-01.parquet").unlink()

@@ -3,15 +3,16 @@
 import itertools
 import re
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from semel.model.batch import Claim
-from semel.sources import Known, Matched, Partition
+from semel.sources import Known, Matched, Partition, Window
 from semel.sources.sealed.claims import find, locate
-from semel.sources.sealed.matching import Own, Twin, judge, match
+from semel.sources.sealed.matching import Own, Twin, judge, match, refusal
 from semel.sources.sealed.parts import Listing, Looked, Part
 
 DOCS = Path(__file__).parents[2] / "docs" / "files.md"
@@ -35,7 +36,9 @@ def test_the_page_has_the_table() -> None:
 
 @dataclass
 class Shelf:
-    """A source in memory: what each part holds, by name. `away`: its folder cannot be read."""
+    """A source in memory: what each part holds, by name. `away`: its folder cannot be read.
+    `moved`: parts that are the one that was read under another name. A part of "" has no end yet.
+    """
 
     by_position: bool = True
     contents: dict[str, str] = field(default_factory=dict)
@@ -46,6 +49,9 @@ class Shelf:
     refused: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     unread: dict[str, OSError] = field(default_factory=dict)
+    misfits: set[str] = field(default_factory=set)
+    moved: dict[str, str] = field(default_factory=dict)
+    when: datetime | None = None
 
     @property
     def context(self) -> SimpleNamespace:
@@ -54,12 +60,16 @@ class Shelf:
 
     def part(self, name: str) -> Part:
         stamp = f"{name}:{self.contents[name]}"
-        return Part(name=name, identity=stamp, fingerprint=stamp, length=10, when=None)
+        identity = self.moved.get(name, stamp)
+        return Part(name=name, identity=identity, fingerprint=stamp, length=10, when=self.when)
 
     def look(self, part: Part) -> Looked:
         if part.name in self.errors:
             raise self.errors[part.name]
-        return Looked(part=part, length=part.length, key=self.contents[part.name][0], rows=10)
+        if not self.contents[part.name]:
+            return Looked(part=part, length=part.length, unfinished=True)
+        why = refusal(part, "schema", "") if part.name in self.misfits else None
+        return Looked(part=part, length=part.length, key=self.contents[part.name][0], rows=10, refused=why)
 
     def digest(self, part: Part) -> str:
         if part.name in self.unread:
@@ -88,7 +98,9 @@ class Shelf:
 
     def rows(self, _: str, name: str, *, keys: list[str], contents: object = ()) -> list[dict]:
         """What the queries of `sealed` give."""
-        read = [k for k in self.known if k.reached and k.evidence["head_hash"] in keys]
+        read = [
+            k for k in self.known if (k.reached or k.closed) and k.evidence["head_hash"] in keys
+        ]
         if name == "keys":
             return [{"key": key} for key in {k.evidence["head_hash"] for k in read}]
         return [
@@ -97,21 +109,23 @@ class Shelf:
             if k.evidence["content"] in contents
         ]
 
-    def match(self) -> Matched:
+    def match(self, window: Window = None) -> Matched:
         parts = [self.part(name) for name in self.contents if name not in self.refused]
-        settled = {k.fingerprint for k in self.known if not k.closed and k.reached == 10}
-        shown = {part.fingerprint for part in parts}
+        settled = {looks(k) for k in self.known if not k.closed and k.reached == 10}
+        settled &= {looks(part) for part in parts}
         known = Known(
-            partitions=[
-                k for k in self.known if not k.closed and k.fingerprint not in settled & shown
-            ],
-            unsettled=[part for part in parts if part.fingerprint not in settled],
+            partitions=[k for k in self.known if not k.closed and looks(k) not in settled],
+            unsettled=[part for part in parts if looks(part) not in settled],
             refused=[],
             rows=self.rows,
         )
         refused = [SimpleNamespace(name=name) for name in self.refused]
         listing = Listing(found=parts, refused=refused, complete=not self.away)
-        return match(self, listing, known, None)
+        return match(self, listing, known, window)
+
+
+def looks(shown: Part | Partition) -> tuple[str, str, str]:
+    return shown.name, shown.identity, shown.fingerprint
 
 
 def refusals(found: Matched) -> dict[str, str]:
@@ -134,6 +148,101 @@ def test_of_two_copies_one_goes_on() -> None:
 
 
 # Attacks P22.
+@pytest.mark.parametrize("by_position", [True, False])
+def test_of_equal_parts_in_one_plan_one_is_read(by_position: bool) -> None:
+    """By position. By record id all are, and none is hashed for that."""
+    shelf = Shelf(contents={"a": "x1", "b": "x1", "c": "x2"}, by_position=by_position)
+    found = shelf.match()
+    assert refusals(found) == ({"b": "copy"} if by_position else {})
+    assert went_on(found).keys() == {"a", "b", "c"} - refusals(found).keys()
+    assert shelf.digested == ["a", "b", "c"] * by_position
+
+
+# Attacks P22.
+def test_equal_parts_of_another_interval() -> None:
+    """They are looked at, as one that was read is gone; none of them is read, so none is a copy."""
+    day = datetime(2026, 1, 1, tzinfo=UTC)
+    shelf = Shelf(contents={"a": "x1", "b": "x1"}, when=day)
+    shelf.read("gone", "y1")
+    found = shelf.match((day + timedelta(days=1), day + timedelta(days=2)))
+    assert refusals(found) == {} == went_on(found) and len(found.gone) == 1
+
+
+# Attacks P22.
+def test_what_is_not_read_makes_no_copy() -> None:
+    """Neither a part that is refused itself, nor one that waits for accept."""
+    shelf = Shelf(contents={"a": "x1", "b": "x1"}, misfits={"a", "b"})
+    assert refusals(shelf.match()) == {"a": "schema", "b": "schema"}
+    shelf = Shelf(contents={"a": "x1", "b": "x1"})
+    shelf.read("a", "y1")
+    found = shelf.match()
+    assert refusals(found) == {"a": "changed"} and went_on(found) == {"b": None}
+
+
+# Attacks P22.
+def test_of_equal_parts_the_known_one_is_read() -> None:
+    """It has a partition, of which nothing was read yet."""
+    shelf = Shelf(contents={"a": "x1", "b": "x1"})
+    shelf.read("b", "y1", reached=0)
+    found = shelf.match()
+    assert refusals(found) == {"a": "copy"} and went_on(found) == {"b": "b"}
+
+
+# Attacks P22.
+def test_a_copy_of_what_will_be_read() -> None:
+    """The batch that had it was abandoned, and a later one reads it."""
+    shelf = Shelf(contents={"a": "x1", "b": "x1"})
+    shelf.read("b", "x1", reached=0)
+    found = shelf.match()
+    assert refusals(found) == {"a": "copy"} and went_on(found) == {"b": "b"}
+
+
+# Attacks P18.
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("by_position", [True, False])
+def test_a_part_of_which_nothing_was_read_goes_on(by_position: bool, closed: bool) -> None:
+    """It is there, under another name or again: none of it is gone."""
+    shelf = Shelf(contents={"b": "x1"}, by_position=by_position)
+    shelf.read("a", "x1", reached=0, closed=closed)
+    found = shelf.match()
+    assert went_on(found) == {"b": "a"} and found.gone == []
+
+
+# Attacks P9, P18.
+@pytest.mark.parametrize("by_position", [True, False])
+def test_a_part_that_was_moved_beside_a_folder_that_is_away(by_position: bool) -> None:
+    """It is seen under its new name, so nothing else has to be looked for."""
+    shelf = Shelf(contents={"b": "x1"}, moved={"b": "a:x1"}, away=True, by_position=by_position)
+    shelf.read("a", "x1")
+    found = shelf.match()
+    assert went_on(found) == {"b": "a"} and refusals(found) == {} and found.gone == []
+    shelf.contents = {"b": "y1"}  # It was edited as well.
+    found = shelf.match()
+    assert went_on(found) == {"b": None} and [g.partition.name for g in found.gone] == ["a"]
+
+
+# Attacks P9.
+def test_a_part_that_was_moved_over_its_copy() -> None:
+    """By record id both were read. The name that is free now is read as new."""
+    shelf = Shelf(contents={"a": "x1", "b": "y1"}, moved={"a": "b:x1"}, by_position=False)
+    shelf.read("a", "x1")
+    shelf.read("b", "x1")
+    found = shelf.match()
+    assert went_on(found) == {"a": "a", "b": None}
+    assert [gone.partition.name for gone in found.gone] == ["b"]
+
+
+# Attacks P9, P13.
+def test_a_hard_link_to_a_settled_part() -> None:
+    """The settled one stays, also when the other name is known too."""
+    shelf = Shelf(contents={"0": "x1", "a": "x1"}, moved={"0": "a:x1"}, by_position=False)
+    shelf.read("a", "x1")
+    shelf.read("0", "y1", reached=0)
+    found = shelf.match()
+    assert refusals(found) == {"0": "hard link"} and went_on(found) == {}
+
+
+# Attacks P22.
 def test_a_key_alone_proves_nothing() -> None:
     """Two files may have one footer: all their bytes decide."""
     shelf = Shelf(contents={"b": "x2"})
@@ -145,7 +254,7 @@ def test_a_key_alone_proves_nothing() -> None:
 # Attacks P22.
 def test_what_has_another_key_is_never_hashed() -> None:
     """A plan reads footers, and the whole file only where one was read before."""
-    shelf = Shelf(contents={f"n{at}": "y1" for at in range(5)})
+    shelf = Shelf(contents={f"n{key}": f"{key}1" for key in "abcde"})
     shelf.read("a", "x1")
     shelf.match()
     assert shelf.digested == []
@@ -213,6 +322,17 @@ def test_content_that_was_accepted_away(by_position: bool) -> None:
     shelf.known[0] = replace(shelf.known[0], closed=True)
     found = shelf.match()
     assert refusals(found) == ({"b": "copy"} if by_position else {})
+
+
+# Attacks P22.
+@pytest.mark.parametrize("reached", [0, 5])
+def test_a_name_that_is_free_and_is_written_to(reached: int) -> None:
+    """It is waited for: what was read of that name goes on under another one."""
+    shelf = Shelf(contents={"a": "", "b": "x1"})
+    shelf.read("a", "x1", reached=reached)
+    found = shelf.match()
+    assert went_on(found) == {"a": None, "b": "a"} and refusals(found) == {}
+    assert found.gone == []
 
 
 # Attacks P22.

@@ -1,15 +1,17 @@
 """Which source partition each part is, and what of it may be read.
 
 How it works:
-1. open the parts that are not settled and that the plan, or a partition without its part, needs;
+1. open the parts that are not settled: those of the plan's window and of known names, and all
+   others when a partition does not find its content under its name;
 2. hold each against the partition of its name, then against partitions of its content, open or
    closed; a partition that no part holds goes to the first part with its content;
-3. ask the table.
+3. by position, hold those that would be read against each other;
+4. ask the table.
 
 Nothing here changes anything.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -21,6 +23,7 @@ from semel.sources import (
     Matched,
     Partition,
     Refusal,
+    RefusedError,
     Window,
     Word,
     accept_command,
@@ -34,7 +37,7 @@ class Own(StrEnum):
     """What the ledger knows under the part's name."""
 
     FREE = "free"
-    """Nothing, or a partition that another part goes on with."""
+    """Nothing, or a partition that another part goes on with, or whose part is elsewhere now."""
     UNREAD = "unread"
     """A part of which nothing was read, with other content."""
     SAME = "same"
@@ -44,15 +47,15 @@ class Own(StrEnum):
 
 
 class Twin(StrEnum):
-    """Whether rows of this content were read under another name."""
+    """Whether this content is known under another name: rows of it were read, or will be."""
 
     NONE = "none"
     LEFT = "left"
-    """They were, and no other part has it now."""
+    """It is, and no other part has it now."""
     HELD = "held"
-    """They were, and another part has it still, or somebody accepted that it has not."""
+    """It is, and another part has it still, or somebody accepted that it has not."""
     UNSURE = "unsure"
-    """They were, and nobody can tell where that part is now."""
+    """It is, and nobody can tell where that part is now."""
 
 
 class Does(StrEnum):
@@ -93,14 +96,14 @@ def judge(own: Own, twin: Twin, *, by_position: bool) -> Does:
 class Judged:
     """A part that was opened, and what a plan does with it.
 
-    `held`: the partition of its name. `twin`: the partition of its content under another name;
-    `twin_retired`: accept put that aside.
+    `held`: the partition of its name. `twin`: the partition of its content under another name, or
+    the part of the same plan that has it; `twin_retired`: accept put that aside.
     """
 
     looked: Looked
     held: Partition | None
     own: Own
-    twin: Partition | None = None
+    twin: Partition | Part | None = None
     state: Twin = Twin.NONE
     does: Does = Does.BEGIN
     twin_retired: bool = False
@@ -143,38 +146,44 @@ class Sorting:
 
     def _look(self) -> None:
         """Open the parts, and hold each against the partition of its name."""
-        linked = dict(self._linked())
-        away = self._by_name.keys() - self._names
+        linked, others = dict(self._linked()), []
         for part in self.known.unsettled:
             if part.name in linked:
                 self.refused.append(linked[part.name])
-                continue
-            held = self._by_name.get(part.name)
-            if not (held or away or in_window(part.when, self.window)):
-                continue
-            try:
-                looked = self.source.look(part)
-                one = Judged(looked=looked, held=held, own=Own.FREE)
-                if held is not None:
-                    one.own = self._own(one, held)
-            except FileNotFoundError:
-                continue  # It was moved meanwhile: the next plan sees where it is.
-            except OSError as error:
-                self.refused.append(unreadable(part, error))
-                continue
+            elif part.name in self._by_name or in_window(part.when, self.window):
+                self._open_one(part)
+            else:
+                others.append(part)
+        self.taken = {j.held.source_partition_id for j in self.judged if j.own is Own.SAME}
+        if self.taken != self._open.keys():  # One of the others may have the content of the rest.
+            for part in others:
+                self._open_one(part)
+
+    def _open_one(self, part: Part) -> None:
+        held = self._by_name.get(part.name)
+        try:
+            one = Judged(looked=self.source.look(part), held=held, own=Own.FREE)
+            if held is not None:
+                one.own = self._own(one, held)
             self.judged.append(one)
+        except FileNotFoundError:
+            pass  # It was moved meanwhile: the next plan sees where it is.
+        except OSError as error:
+            self.refused.append(unreadable(part, error))
 
     # Keeps P13.
     def _linked(self) -> Iterator[tuple[str, Refusal]]:
-        """All names but one of what is shown under several: the one that is known, if one is."""
+        """All names but one of what is shown under several: a settled one, else one that is known.
+        """
         several = defaultdict(list)
         for part in self.shown.found:
             several[part.identity].append(part)
         unsettled = {part.name for part in self.known.unsettled}
         for parts in several.values():
             if len(parts) > 1:
-                named = (p for p in parts if p.name in self._by_name or p.name not in unsettled)
-                kept = next(named, min(parts, key=lambda p: p.name))
+                kept = min(
+                    parts, key=lambda p: (p.name in unsettled, p.name not in self._by_name, p.name)
+                )
                 what = f"it is {kept.name!r} under another name; leave one in the source folder"
                 for part in parts:
                     if part is not kept:
@@ -182,15 +191,14 @@ class Sorting:
 
     def _own(self, one: Judged, held: Partition) -> Own:
         if held.fingerprint == one.part.fingerprint:
-            one.content = held.evidence.get("content") if held.reached else None
+            one.content = held.evidence.get("content")
             return Own.SAME
-        if not held.reached:
-            alike = one.looked.key and one.looked.key == held.evidence.get("head_hash")
-            return Own.SAME if alike else Own.UNREAD
-        return Own.SAME if self._has(one, held) else Own.OTHER
+        if self._has(one, held):
+            return Own.SAME
+        return Own.OTHER if held.reached else Own.UNREAD
 
     def _has(self, one: Judged, partition: Partition) -> bool:
-        """Whether a part has the content that was read of a partition. It is read for that once."""
+        """Whether a part has the content that a partition had. It is read for that once."""
         if not one.looked.key or one.looked.key != partition.evidence.get("head_hash"):
             return False
         if one.content is None:
@@ -198,14 +206,15 @@ class Sorting:
         return one.content == partition.evidence.get("content")
 
     def _match(self) -> None:
-        """Hold parts against partitions of their content, and give away those that no part holds.
+        """Hold parts against partitions of their content, and give away those that no part holds;
+        then hold those that would be read against each other.
         """
-        self.taken |= {j.held.source_partition_id for j in self.judged if j.own is Own.SAME}
         asked = [j for j in self.judged if j.own is not Own.SAME and j.looked.key and j.looked.rows]
         alike, unread = self._alike(asked)
         self.judged = [one for one in self.judged if one.part.name not in unread]
         asked = [one for one in asked if one.part.name not in unread]
         self._looked = {one.part.name for one in self.judged}
+        self._at = {one.part.identity: one.part.name for one in self.judged}
         for one in asked:
             found = alike[one.content] if one.content else ()
             states = [(self._twin(k), k) for k in found if k != one.held]
@@ -218,36 +227,63 @@ class Sorting:
                 one.twin_retired = one.twin.source_partition_id in self.retired
             if one.state is Twin.LEFT:
                 self.taken.add(one.twin.source_partition_id)
-        for one in asked:
-            if one.held is not None and one.held.source_partition_id in self.taken:
+        for one in self.judged:
+            held = one.own is not Own.SAME and one.held
+            if held and (held.source_partition_id in self.taken or self._is_away(held)):
                 one.own = Own.FREE
+        if self.source.context.by_position:
+            self._compare(asked)
+
+    # Keeps P22.
+    def _compare(self, asked: list[Judged]) -> None:
+        """Of the parts of one content that would be read, keep one: that of a known name first."""
+        first: dict[str, Part] = {}
+        for one in sorted(asked, key=lambda one: one.own is not Own.UNREAD):
+            read = one.own is Own.UNREAD or (
+                one.own is Own.FREE and in_window(one.part.when, self.window)
+            )
+            if read and one.state is Twin.NONE and one.content and not one.looked.refused:
+                kept = first.setdefault(one.content, one.part)
+                if kept is not one.part:
+                    one.state, one.twin = Twin.HELD, kept
 
     # Keeps P22.
     def _alike(self, asked: list[Judged]) -> tuple[dict[str, list[Partition]], set[str]]:
         """By content, the partitions that some parts may be; and the names of parts that cannot be
-        read to their end. A part is hashed where its key was read before.
+        read to their end.
+
+        A part is hashed where its key is known, or by position where two parts have it; and where
+        its partition gets this content before anything of it is read.
         """
         unread = set()
-        keys = sorted({one.looked.key for one in asked})
-        keys = {r["key"] for r in self.known.rows("sealed", "keys", keys=keys)} if keys else set()
+        counts = Counter(one.looked.key for one in asked)
+        waiting = [k for k in self.known.partitions if not k.reached]
+        found = self.known.rows("sealed", "keys", keys=sorted(counts)) if counts else []
+        keys = {r["key"] for r in found}
+        several = {key for key, count in counts.items() if count > 1}
+        hashed = keys | {k.evidence.get("head_hash") for k in waiting}
+        hashed |= several if self.source.context.by_position else set()
         for one in asked:
-            if one.looked.key not in keys or one.content is not None:
+            wanted = one.looked.key in hashed or one.own is Own.UNREAD
+            if one.content is not None or not wanted:
                 continue
             try:
                 one.content = self.source.digest(one.part)
             except FileNotFoundError:
-                unread.add(one.part.name)  # As in `_look`.
+                unread.add(one.part.name)  # As in `_open_one`.
             except OSError as error:
                 unread.add(one.part.name)
                 self.refused.append(unreadable(one.part, error))
         alike = defaultdict(list)
         contents = sorted({one.content for one in asked if one.content is not None})
-        if contents:
+        if keys and contents:
             for r in self.known.rows("sealed", "like", keys=[*keys], contents=contents):
                 known = Partition(**{k: value for k, value in r.items() if k != "retired"})
                 if r["retired"]:
                     self.retired.add(known.source_partition_id)
                 alike[r["evidence"]["content"]].append(known)
+        for known in waiting:
+            alike[known.evidence.get("content")].append(known)
         return alike, unread
 
     def _twin(self, known: Partition) -> Twin:
@@ -259,14 +295,16 @@ class Sorting:
             return Twin.LEFT
         if number not in self._open:  # It is settled: its part is as it was.
             return Twin.HELD
-        if known.name in self._names:
-            return Twin.LEFT if known.name in self._looked else Twin.UNSURE
-        return Twin.LEFT if self._is_away(known) else Twin.UNSURE
+        if known.name in self._looked or self._is_away(known):
+            return Twin.LEFT
+        return Twin.UNSURE
 
     # Keeps P18.
     def _is_away(self, known: Partition) -> bool:
-        """Whether it is certain that no part has a partition's name."""
-        return (
+        """Whether it is certain that a partition's part is not under its name: it is seen under
+        another one, or there is nothing.
+        """
+        return self._at.get(known.identity, known.name) != known.name or (
             self.shown.complete and known.name not in self._names and known.name not in self._hidden
         )
 
@@ -306,8 +344,8 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
             offers.append(replace(offer, known=None, ahead=1))
         elif wanted and one.looked.refused and _is_to_be_read(one):
             refused.append(one.looked.refused)
-            if one.known and one.known.name != part.name:
-                renamed.append(replace(one.known, name=part.name))
+            if one.known and (one.known.name, one.known.identity) != (part.name, part.identity):
+                renamed.append(replace(one.known, name=part.name, identity=part.identity))
         elif wanted or one.known:
             offers.append(replace(offer, end=offer.seen if wanted else 0))
             if one.known is None and not offer.seen:
@@ -342,11 +380,25 @@ def offer_of(one: Judged) -> PartOffer:
         known=one.known,
         seen=looked.rows,
         ahead=looked.rows,
-        evidence={"head_hash": looked.key, "bytes": looked.length},
+        evidence={"head_hash": looked.key, "bytes": looked.length, "content": one.content},
         part=part,
         length=looked.length,
         content=one.content,
+        refused=looked.refused,
     )
+
+
+# Keeps P22.
+def content_of(source: Opens, part: Part) -> str:
+    """The digest of all bytes of a part. RefusedError: it cannot be read. FileNotFoundError: it is
+    not as it was listed.
+    """
+    try:
+        return source.digest(part)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RefusedError(unreadable(part, error)) from error
 
 
 def word(
@@ -377,7 +429,17 @@ def word(
     if start > one.looked.rows:
         unit = source.context.declared.unit
         raise SourceError(f"{name!r} has {one.looked.rows} {unit}, and none begins at {start}")
-    offer = offer_of(replace(one, does=Does.BEGIN))
+    before = [k for k in known.partitions if k.identity == one.part.identity and k != one.held]
+    if one.held and one.own is Own.FREE:
+        before.append(one.held)
+    if before:
+        raise SourceError(
+            f"{show(source, before[0])} was moved or replaced since the last plan; run the "
+            f"pipeline, then accept {name!r} if it is still refused",
+            next=f"semel run {pipeline}",
+        )
+    content = one.content or content_of(source, one.part)
+    offer = offer_of(replace(one, does=Does.BEGIN, content=content))
     return Word(
         offer=replace(offer, start=start, reason="repeated"),
         ended=[one.held] if one.held else [],
@@ -422,8 +484,9 @@ def _refused(source: Opens, one: Judged) -> Refusal:
         where = "was read, and another content accepted in its place"
     elif one.state is Twin.UNSURE:
         where = "cannot be looked for now, as something is refused: settle that first"
+    twin = show(source, one.twin) if isinstance(one.twin, Partition) else repr(one.twin.name)
     detail = (
-        f"it has the content of {show(source, one.twin)}, which {where}. Remove it if it is a "
-        f"copy; {accept} reads all of it as new records"
+        f"it has the content of {twin}, which {where}. Remove it if it is a copy; {accept} reads "
+        "all of it as new records"
     )
     return refusal(one.part, one.does, detail)

@@ -55,11 +55,14 @@ class Looked:
 
 @dataclass(frozen=True, kw_only=True)
 class PartOffer(Offer):
-    """A part of which rows may be read. `content`: the digest of its bytes, where it is known."""
+    """A part of which rows may be read. `content`: the digest of its bytes, where it is known.
+    `refused`: why none may be claimed.
+    """
 
     part: Part
     length: int
     content: str | None
+    refused: Refusal | None = None
 
 
 class Opens(Protocol):

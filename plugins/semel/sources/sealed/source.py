@@ -75,14 +75,11 @@ class SealedSource(Opens, Source):
             rows, left = rows + ahead, left - size
         return limits.records_per_batch_max
 
-    # Keeps P22.
+    # Keeps P22, P23.
     def evidence(self, offer: PartOffer, end: int) -> Evidence:  # noqa: ARG002 - it is of the whole
-        try:
-            content = offer.content or self.digest(offer.part)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise RefusedError(matching.unreadable(offer.part, error)) from error
+        if offer.refused:
+            raise RefusedError(offer.refused)
+        content = offer.content or matching.content_of(self, offer.part)
         return {**offer.evidence, "content": content, "stamp": offer.fingerprint}
 
     def accept(
