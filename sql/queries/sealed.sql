@@ -37,3 +37,21 @@ SELECT p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p
 FROM p
 WHERE p.evidence ->> 'content' = ANY(CAST(:contents AS text[]))
 ORDER BY p.closed_at IS NULL, p.source_partition_id;
+
+-- name: closed
+-- The newest closed partition of each of some names.
+SELECT DISTINCT ON (p.name)
+       p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p.settled, p.reached,
+       p.seen, p.evidence, true AS closed
+FROM semel.source_partition AS p
+WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
+  AND p.closed_at IS NOT NULL
+ORDER BY p.name, p.generation DESC;
+
+-- name: committed
+-- Whether a batch that has committed claimed something of a partition.
+SELECT c.batch_id
+FROM semel.claim AS c
+JOIN semel.batch AS b USING (batch_id)
+WHERE c.source_partition_id = :partition AND b.pipeline_id = :pipeline_id AND b.status IN ('committed', 'finalized')
+LIMIT 1;

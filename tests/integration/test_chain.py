@@ -1,16 +1,18 @@
 """Another pipeline's output as a source: its finalized batches, and nothing else of its folder."""
 
+import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fixtures.batches.account import advised, committed, ids, refusals, run, settled
-from fixtures.batches.replays import replayed
+from fixtures.batches.account import advised, committed, ids, quiet, refusals, run, settled
+from fixtures.batches.replays import falls_silent, replayed
 from fixtures.batches.workbench import Workbench
 from fixtures.contract.sources import Upstream
-from fixtures.postgres.server import database
+from fixtures.postgres.server import database, lose
 from semel import pipeline
 from semel.archive.marker import markers_of
 from semel.audit import audit
@@ -20,6 +22,9 @@ from semel.ledger import Ledger
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
 from semel.plan import plan
+from semel.reader import dataset
+from semel.repair.adopt import adopt
+from semel.sources.pipeline.published import OutputFile
 
 
 @pytest.fixture
@@ -91,6 +96,56 @@ def test_a_replayed_batch_is_refused_and_told(up: Upstream, ledger: Ledger) -> N
     assert settled(spec).ids == sorted(ids(0, 10) + ids(0, 15)) and refusals(ledger) == {}
 
 
+# Attacks CH1.
+@pytest.mark.parametrize("by_id", [False, True])
+def test_a_pipeline_that_began_anew(up: Upstream, ledger: Ledger, by_id: bool) -> None:
+    """What was read under a name is never read in another form, when that comes late, too."""
+    up.append(0, 10)
+    up.append(10, 20)
+    spec = up.spec(record_id=["id"]) if by_id else up.spec()
+    run(ledger, spec, "r1")
+    up.change()
+    told = run(ledger, spec, "r2").plan.refusals
+    assert [(r.name, r.reason) for r in told] == [("up/b00000001", "replayed")]
+    up.append(950, 960)
+    told = run(ledger, spec, "r3").plan.refusals
+    assert [r.name for r in told] == ["up/b00000001", "up/b00000002"]
+    up.append(960, 970)
+    run(ledger, spec, "r4")
+    assert settled(spec, audited=False).ids == ids(0, 20) + ids(960, 970)
+
+
+# Attacks CH1.
+def test_a_marker_that_a_listing_lacks_frees_nothing(up: Upstream, ledger: Ledger) -> None:
+    """A file system may pass over a name that is being replaced; and a lost ledger does not see it."""
+    up.append(0, 10)
+    up.append(10, 20)
+    spec = up.spec()
+    run(ledger, spec, "r1")
+    path, away = up.markers / "b00000001.json", up.bench.folder / "away.json"
+    path.rename(away)
+    assert run(ledger, spec, "r2").plan.refusals == ()
+    lose(ledger)
+    adopt(ledger, spec, log=quiet)
+    assert run(ledger, spec, "r3").plan.batch is None
+    away.rename(path)
+    assert run(ledger, spec, "r4").plan.batch is None
+    again(up)
+    (refused,) = run(ledger, spec, "r5").plan.refusals
+    assert refused.reason == "replayed" and settled(spec).ids == ids(0, 20)
+
+
+# Attacks CH1, P11.
+def test_a_batch_whose_planner_died_is_read_anew(up: Upstream, ledger: Ledger) -> None:
+    """Nothing of it was read: the next plan takes the new output, and nobody is asked."""
+    up.append(0, 10)
+    spec = up.spec()
+    plan(ledger, spec, "r1")
+    falls_silent(ledger)
+    again(up)
+    assert run(ledger, spec, "r2").plan.refusals == () and settled(spec).ids == ids(0, 10)
+
+
 # Attacks CH1, P21.
 def test_a_replay_before_the_stage_is_planned_anew(up: Upstream, ledger: Ledger) -> None:
     """A planned batch whose part has another generation now is given up for one that reads that."""
@@ -112,6 +167,93 @@ def test_a_replay_of_the_reader_reads_the_same_rows(up: Upstream, ledger: Ledger
     again(up)
     with pytest.raises(SourceError, match="its content changed"):
         replayed(ledger, spec, 1, "r3")
+
+
+# Attacks S29.
+@pytest.mark.parametrize("records", [8, 12])
+def test_a_marker_that_counts_other_rows(up: Upstream, ledger: Ledger, records: int) -> None:
+    """Fewer or more than its file has: an error that names the file, and none of them is read."""
+    up.append(0, 10)
+    path = up.markers / "b00000001.json"
+    held = path.read_text()
+    path.write_text(held.replace('"records": 10', f'"records": {records}'))
+    spec = up.spec()
+    with pytest.raises(SourceError, match="are not those of its marker"):
+        run(ledger, spec, "r1")
+    path.write_text(held)
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 10)
+
+
+# Attacks S6.
+def test_a_file_that_changes_while_it_is_read(
+    up: Upstream, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind its checksum: the attempt ends, and nothing of it is seen."""
+    up.append(0, 10)
+    spec = up.spec()
+    proven = OutputFile.is_whole
+
+    def then_written(file: OutputFile) -> bool:
+        whole = proven(file)
+        os.utime(file.path)
+        return whole
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OutputFile, "is_whole", then_written)
+        with pytest.raises(SourceError, match="it was written to while it was read"):
+            run(ledger, spec, "r1")
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 10)
+
+
+IN_FOLDERS = {
+    "decimal": ("decimal(5,2)", ["1.50", "-3.00", None]),
+    "text of nothing": ("string", ["__HIVE_DEFAULT_PARTITION__", None, "a/b=c%41"]),
+    "day": ("date", ["2026-01-31", None, "0001-01-01"]),
+    "yes and no": ("boolean", [True, False, None]),
+}
+
+
+@pytest.mark.parametrize("case", IN_FOLDERS)
+def test_values_that_are_folders(up: Upstream, ledger: Ledger, case: str) -> None:
+    """Each is read back as it is, by this pipeline and by `semel.reader`; both audits pass."""
+    kind, values = IN_FOLDERS[case]
+    columns = {"id": "string", "k": kind}
+    declared = up.files.spec(
+        name="up", source={"schema": columns}, sink={"partition_by": ["k"]}
+    )
+    rows = [{"id": f"e{at}", "k": value} for at, value in enumerate(values)]
+    up.bench.write("in/a.jsonl", rows)
+    run(up.ledger, declared, "up1")
+    spec = up.spec(source={"schema": columns})
+    run(ledger, spec, "r1")
+    settled(declared)
+    there = dataset(declared.sink_path()).to_table().to_pylist()
+    read = {row["id"]: row["k"] for row in settled(spec).rows}
+    assert read == {row["id"]: row["k"] for row in there}
+    texts = [read[f"e{at}"] for at in range(3)]
+    assert list(map(str, texts)) == list(map(str, values))
+
+
+# Attacks R2.
+@pytest.mark.parametrize("odd", ["dangling", "loop", "fifo", "folder"])
+def test_what_is_no_marker_refuses_its_name_alone(
+    up: Upstream, ledger: Ledger, odd: str
+) -> None:
+    """A link that leads nowhere or to itself, a pipe, a folder: the batches beside it are taken."""
+    up.append(0, 10)
+    path = up.markers / "b00000009.json"
+    if odd == "fifo":
+        os.mkfifo(path)
+    elif odd == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path if odd == "loop" else "nowhere")
+    spec = up.spec()
+    (refused,) = run(ledger, spec, "r1").plan.refusals
+    assert (refused.name, refused.reason) == ("up/b00000009", "unreadable")
+    assert settled(spec).ids == ids(0, 10)
 
 
 # Attacks S6.
@@ -195,6 +337,15 @@ def test_columns_that_the_output_lacks_refuse_it(
         ('"format": 4', '"format": 5', "its format is 5, and 4 is known"),
         ('"path": "', '"path": "../', "which is not below its root"),
         ('"pipeline": "up"', '"pipeline": "other"', "its marker is of 'other'"),
+        ('"batch_id": 1,', '"batch_id": 2,', "it speaks of batch 2"),
+        ('"batch_id": 1,', '"batch_id": 1, "replaces": [7],', "unknown to this version of semel"),
+        ('"records": 10', '"records": -10', "records is -10"),
+        ('"records": 10', '"records": true', "records is True"),
+        ('"records": 10', f'"records": {2**62}', "and a batch has 4,294,967,296 at most"),
+        ('"bytes": ', '"bytes": 0.', "bytes is 0."),
+        ('["n", "int64"]', '["id", "int64"]', "it has a column twice"),
+        ('"path": "', '"path": "\\u0000', "which is not below its root"),
+        ("{", "[" * 100_000 + "{", "restore it from a backup"),
         ("{", "", "restore it from a backup"),
     ],
 )
@@ -209,6 +360,7 @@ def test_a_marker_that_is_none_refuses_its_batch(
     spec = up.spec()
     path = up.markers / "b00000001.json"
     held = path.read_text()
+    held = json.dumps(json.loads(held))
     assert old in held
     path.write_text(held.replace(old, new, 1))
     (refused,) = run(ledger, spec, "r1").plan.refusals
@@ -242,6 +394,13 @@ def test_what_cannot_be_read_is_told_by_validate(bench: Workbench, case: str) ->
         bench.spec(source=source, record_id=None)
 
 
+def test_an_archive_outside_of_the_data_roots(bench: Workbench) -> None:
+    """Told by validate, before any run."""
+    source = {"type": "pipeline", "pipeline": "up", "path": "out/up", "archive": "/etc"}
+    with pytest.raises(SpecError, match=r"source.archive: /etc lies outside|source.archive"):
+        bench.spec(source=source | {"schema": {"id": "string"}}, record_id=None)
+
+
 def test_a_circle_of_pipelines_is_refused(bench: Workbench) -> None:
     """Also through folders: what is written would be read without an end."""
     schema = {"id": "string"}
@@ -250,5 +409,10 @@ def test_a_circle_of_pipelines_is_refused(bench: Workbench) -> None:
     bench.spec("b", source={"type": "pipeline", "pipeline": "a", "schema": schema}, record_id=None)
     with pytest.raises(SpecError, match=r"which reads .*, which reads .*without an end"):
         pipeline.load_all()
+    bench.spec("d", source={"path": "out/e/n=1/*.parquet", "format": "parquet", "schema": schema})
+    bench.spec("e", source={"type": "pipeline", "pipeline": "d", "schema": schema}, record_id=None)
+    with pytest.raises(SpecError) as told:
+        pipeline.load_all()
+    assert str(told.value).count("without an end") == 2
     with pytest.raises(SpecError, match="keep them apart"):
         bench.spec("a", source={"type": "pipeline", "pipeline": "a", "schema": schema})

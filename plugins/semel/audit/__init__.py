@@ -417,8 +417,7 @@ class _Audit:
                 "finalized, and nothing of them was proven"
             )
         if gone := self._reading.gone:
-            why = "the topic's retention, or its compaction, has deleted records that were read"
-            notes.append(f"{those(gone)} {_UNPROVEN}: {why}, as it is to")
+            notes.append(f"{those(gone)} {_UNPROVEN}: {self._spec.source.expires}, as it is to")
         if self._output_gone:
             first = self._output_gone[min(self._output_gone)]
             notes.append(f"{those(self._output_gone)} {_UNPROVEN}: {first}")

@@ -6,6 +6,7 @@ pyarrow.dataset brings pandas along, so it is imported by who asks for rows: mos
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
@@ -17,6 +18,9 @@ from semel.model.manifest import MarkedFile, Published
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
+
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+"""The folder of rows without a value, as Hive names it. A text that is equal to it is escaped."""
 
 BOUNDED = {"batch_size": limits.PIECE_ROWS_MAX, "batch_readahead": 1, "fragment_readahead": 1}
 """How a dataset is read whose rows need not be read ahead: some row groups or blocks at once."""
@@ -30,16 +34,21 @@ def dataset_of(
     import pyarrow.dataset as ds
     import pyarrow.fs as fs
 
-    keys = pa.schema([schema.field(name) for name in declared.partition_by])
     if not files:
         return ds.dataset(schema.empty_table())
     code, disk = sink_format(declared.format).code(), fs.LocalFileSystem()
-    folders = ds.partitioning(keys, flavor="hive") if len(keys) else None
+
+    def named(path: str) -> "ds.Expression":
+        """What the folders of a path say of each of its rows."""
+        found = ds.scalar(True)
+        for name, value in folder_values(schema, declared.partition_by, path).items():
+            one = ds.field(name)
+            found &= one == value if value.is_valid else one.is_null()
+        return found
+
     fragments = [
         code.reading(sink / file.path, file.bytes).make_fragment(
-            str(sink / file.path),
-            disk,
-            partition_expression=folders.parse(file.path) if folders else None,
+            str(sink / file.path), disk, partition_expression=named(file.path)
         )
         for file in files
     ]
@@ -72,13 +81,13 @@ def folder_values(
     columns: pa.Schema, partition_by: Sequence[str], path: str
 ) -> dict[str, pa.Scalar]:
     """The values of a file's partition columns, which the folders of its path name."""
-    if not partition_by:
-        return {}
-    import pyarrow.dataset as ds
-
-    keys = pa.schema([columns.field(name) for name in partition_by])
-    found = ds.get_partition_keys(ds.partitioning(keys, flavor="hive").parse(path))
-    return {field.name: pa.scalar(found.get(field.name), field.type) for field in keys}
+    folders = dict(part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
+    values = {}
+    for name in partition_by:
+        text = folders.get(quote(name, safe=""), NULL_FOLDER)
+        value = pa.scalar(None if text == NULL_FOLDER else unquote(text), pa.string())
+        values[name] = value.cast(columns.field(name).type)
+    return values
 
 
 def _column(rows: pa.RecordBatch, field: pa.Field, values: dict[str, pa.Scalar]) -> pa.Array:

@@ -113,7 +113,7 @@ def clashes(loaded: dict[Path, Spec]) -> list[str]:
 
 
 def _circle(loaded: dict[Path, Spec]) -> Iterator[str]:
-    """A circle of pipelines of which each reads what the one before it writes."""
+    """Circles of pipelines of which each reads what the one before it writes."""
     reads = {
         path: {
             other
@@ -122,15 +122,18 @@ def _circle(loaded: dict[Path, Spec]) -> Iterator[str]:
         }
         for path, spec in loaded.items()
     }
-    try:
-        TopologicalSorter(reads).prepare()
-    except CycleError as error:
-        *way, last = reversed(error.args[1])
+    while True:
+        try:
+            TopologicalSorter(reads).prepare()
+            return
+        except CycleError as error:
+            *way, last = reversed(error.args[1])
         names = ", which reads ".join(loaded[path].name for path in (*way, last))
         yield (
             f"{last}: source: {names}: what is read would be written again without an end; let one "
             "of them read something else"
         )
+        reads[last] = set()
 
 
 def _same_place(spec: Spec, other: Spec) -> str | None:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from semel import limits
 from semel.errors import LimitError
+from semel.formats.output import NULL_FOLDER
 from semel.formats.table import sink_format
 from semel.model.manifest import Kind, StagedFile
 from semel.stage.job import StageJob
@@ -25,8 +26,6 @@ PARTITION_FILES_PER_SPLIT_MAX = 4_096
 
 LETTERS_HELD_BYTES = 64 << 20
 """Bytes of dead letters (Arrow) that a task holds before it writes a file."""
-
-NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 
 class PartWriter:

@@ -108,8 +108,11 @@ class FilesSource(Records):
         return None
 
     def reads(self, place: Place) -> bool:
-        """Whether a sink's folder is the one, or lies in it."""
-        return place[0] == "folder" and Path(str(place[-1])).is_relative_to(self.folder())
+        """Whether a sink's folder is the one, or one of the two lies in the other."""
+        if place[0] != "folder":
+            return False
+        own, other = self.folder(), Path(str(place[-1]))
+        return own.is_relative_to(other) or other.is_relative_to(own)
 
     @field_validator("path")
     @classmethod

@@ -35,6 +35,9 @@ class KafkaSource(Records):
     unit: ClassVar[str] = "offsets"
     part: ClassVar[str] = "partition"
     dated: ClassVar[bool] = False  # The records of one partition are of all times.
+    expires: ClassVar[str] = (
+        "the topic's retention, or its compaction, has deleted records that were read"
+    )
     complete: ClassVar[str] = "record that can be read"
     awaited: ClassVar[str] = "open transactions"
     aside: ClassVar[tuple[str, ...]] = (

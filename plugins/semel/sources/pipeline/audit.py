@@ -31,15 +31,18 @@ class _Batches(Auditor):
     def read(
         self, claim: Claim, batch: int, source: Records, record_id: Collection[str]
     ) -> tuple[tuple[str, ...], Iterator[Lines]]:
-        return (), self._rows(self._claimed(claim), claim, batch, source, record_id)
+        output, newest = self._claimed(claim)
+        return (), self._rows(output, newest, claim, batch, source, record_id)
 
-    def _claimed(self, claim: Claim) -> Output:
-        """The output that was claimed, also where a replay replaced it since."""
+    def _claimed(self, claim: Claim) -> tuple[Output, int]:
+        """The output that was claimed, also where a replay replaced it since; and the number of the
+        newest generation.
+        """
         content = claim.evidence.get("content")
         try:
             newest = self._place.read(self._place.marker(claim.name))
             if newest.content == content:
-                return newest
+                return newest, newest.generation
             before = range(1, newest.generation)
             paths = [self._place.replaced(claim.name, number) for number in before]
             found = next((o for o in map(self._place.read, paths) if o.content == content), None)
@@ -47,24 +50,28 @@ class _Batches(Auditor):
             raise SourceError(f"the marker of {claim.name!r} cannot be read ({error})") from error
         if found is None:
             raise SourceError(f"no output of {claim.name!r} has the claimed content")
-        if not all(file.path.exists() for file in found.files):
-            raise GoneError(
-                f"generation {found.generation} of {claim.name!r} was read, and a replay put "
-                f"generation {newest.generation} in its place"
-            )
-        return found
+        return found, newest.generation
 
     def _rows(
-        self, output: Output, claim: Claim, batch: int, source: Records, record_id: Collection[str]
+        self,
+        output: Output,
+        newest: int,
+        claim: Claim,
+        batch: int,
+        source: Records,
+        record_id: Collection[str],
     ) -> Iterator[Lines]:
         for file in output.between(claim.start, claim.end):
             try:
-                whole = file.is_whole()
+                if not file.is_whole():
+                    raise SourceError(f"{file.path} of {claim.name!r} is not what its marker lists")
+                yield from self._parts.rows(
+                    file.path, claim, batch, source, record_id,
+                    size=file.bytes, first=file.first, fixed=file.fixed,
+                )  # fmt: skip
+            except FileNotFoundError as error:
+                if output.generation < newest:  # Collect removes it, also meanwhile.
+                    raise GoneError(f"a replay of {claim.name!r} replaced what was read") from error
+                raise SourceError(f"{file.path} of {claim.name!r} is gone") from error
             except OSError as error:
                 raise SourceError(f"{file.path} cannot be read: {error}") from error
-            if not whole:
-                raise SourceError(f"{file.path} of {claim.name!r} is not what its marker lists")
-            yield from self._parts.rows(
-                file.path, claim, batch, source, record_id,
-                size=file.bytes, first=file.first, fixed=file.fixed,
-            )  # fmt: skip

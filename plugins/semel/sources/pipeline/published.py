@@ -3,6 +3,7 @@
 Other readers do the same: nothing here is told by the pipeline's ledger.
 """
 
+import errno
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,27 @@ from semel.sinks.spec import MARKERS, archive_of
 from semel.sources.pipeline.spec import PipelineSource
 from semel.storage import checksum
 
+ROWS_MAX = 1 << 32
+"""Rows of one batch: more than its pipeline's limits let it have, and few enough to be split."""
+
+
+def whole(plain: dict[str, Any], key: str) -> int:
+    """A number of 0 or more. ValueError: it is none."""
+    value = plain[key]
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{key} is {value!r}")
+    return value
+
+
+def rows_in(path: Path) -> int:
+    """How many rows a file's footer has. OSError: it has none."""
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_metadata(path).num_rows
+    except pa.ArrowException as error:
+        raise OSError(errno.EIO, str(error)) from error
+
 
 @dataclass(frozen=True, kw_only=True)
 class OutputFile:
@@ -34,9 +56,18 @@ class OutputFile:
     checksum: str
     fixed: dict[str, pa.Scalar]
 
+    # Keeps S29.
     def is_whole(self) -> bool:
-        """Whether it has its size and checksum. OSError: it cannot be read."""
-        return self.path.stat().st_size == self.bytes and checksum(self.path) == self.checksum
+        """Whether it has its size and checksum, and as many rows as are listed. OSError: it cannot be
+        read.
+        """
+        same = self.path.stat().st_size == self.bytes and checksum(self.path) == self.checksum
+        return same and rows_in(self.path) == self.records
+
+    def stamp(self) -> tuple[int, ...]:
+        """What changes when it is written to. OSError: it cannot be read."""
+        found = self.path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +136,13 @@ class Place:
             plain = json.loads(path.read_bytes() if text is None else text)
             if plain["format"] != MARKER_FORMAT:
                 raise ValueError(f"its format is {plain['format']!r}, and {MARKER_FORMAT} is known")
+            before = {"batch_id": plain["batch_id"], "generation": plain.get("generation", 1) - 1}
+            if "replaces" in plain and not ("replay" in plain and plain["replaces"] == [before]):
+                raise ValueError(f"it replaces {plain['replaces']!r}: unknown to this version of semel")
+            if not path.name.startswith(f"b{whole(plain, 'batch_id'):08d}"):
+                raise ValueError(f"it speaks of batch {plain['batch_id']}")
             return self._output(plain)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             raise CorruptionError(
                 f"the marker {path} cannot be read: {why}; restore it from a backup"
@@ -115,8 +151,10 @@ class Place:
     def _output(self, plain: dict[str, Any]) -> Output:
         sink = plain["spec"]["sink"]
         columns = pa.schema([(name, arrow_type(text)) for name, text in plain["sink_schema"]])
+        if len({*columns.names}) < len(columns):
+            raise ValueError("it has a column twice")
         pipeline, batch = plain["pipeline"], plain["batch_id"]
-        generation = plain.get("generation", 1)
+        generation = whole({"generation": 1, **plain}, "generation")
         state = xxhash.xxh3_128(f"{pipeline} {batch} {generation}".encode())
         files, first = [], 0
         for file in plain["files"]:
@@ -124,17 +162,21 @@ class Place:
                 continue
             path = PurePosixPath(file["path"])
             # Keeps R4.
-            if path.is_absolute() or ".." in path.parts:
+            if path.is_absolute() or ".." in path.parts or "\0" in file["path"]:
                 raise ValueError(f"it lists {file['path']!r}, which is not below its root")
             state.update(f"\n{file['checksum']} {file['records']} {path}".encode())
             fixed = folder_values(columns, sink.get("partition_by", ()), file["path"])
             files.append(
                 OutputFile(
-                    path=self.sink / path, first=first, records=file["records"],
-                    bytes=file["bytes"], checksum=file["checksum"], fixed=fixed,
+                    path=self.sink / path, first=first, records=whole(file, "records"),
+                    bytes=whole(file, "bytes"), checksum=file["checksum"], fixed=fixed,
                 )
             )  # fmt: skip
             first += file["records"]
+        if len({file.path for file in files}) < len(files):
+            raise ValueError("it lists a file twice")
+        if first > ROWS_MAX:
+            raise ValueError(f"it has {first:,} rows, and a batch has {ROWS_MAX:,} at most")
         return Output(
             pipeline=pipeline,
             batch_id=batch,

@@ -4,19 +4,22 @@ A batch is known by what its marker lists, so nothing of its rows is read before
 have the order of the marker's files. A replay gives a batch other content under its name.
 """
 
+import errno
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+import stat
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from semel.declare.context import Context
 from semel.declare.wording import KEYS_NAMED_MAX
 from semel.errors import AGAIN, CorruptionError, SourceError
 from semel.formats.exact import misfit
 from semel.model.batch import Claim
-from semel.sources import Look, Refusal
+from semel.sources import Known, Look, Matched, Partition, Refusal, Window, Word
 from semel.sources.files import probe
+from semel.sources.pipeline import matching
 from semel.sources.pipeline.published import Output, OutputFile, Place
 from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal
@@ -43,23 +46,23 @@ class FinalizedBatches(SealedSource):
     context: Context
     place: Place
 
-    # Keeps CH1.
-    changed: ClassVar[str] = "replayed"
-    undone: ClassVar[str] = (
-        "It stays what was read, as no replay of this pipeline takes another pipeline's: declare one "
-        "of another name and sink, which reads all from its start"
-    )
-
     # Keeps R1, R2.
     def discover(self) -> Listing:
         try:
             with os.scandir(self.place.markers) as entries:
-                found = [match for e in entries if (match := _MARKER.fullmatch(e.name))]
-        except FileNotFoundError:
+                known = [match for e in entries if (match := _MARKER.fullmatch(e.name))]
+        except (FileNotFoundError, NotADirectoryError):
             return Listing(found=[], refused=[self._missing()], complete=False)
-        found.sort(key=lambda match: int(match[1]))
-        names = [f"{self.context.declared.pipeline}/b{match[1]}" for match in found]
-        return Listing(found=list(map(self.now, names)), refused=[], complete=True)
+        known.sort(key=lambda match: int(match[1]))
+        found, refused = [], []
+        for match in known:
+            name = f"{self.context.declared.pipeline}/b{match[1]}"
+            try:
+                found.append(self.now(name))
+            except OSError as error:
+                why = f"its marker cannot be looked at ({error.strerror}); restore it from a backup"
+                refused.append(Refusal(name=name, reason="unreadable", detail=why))
+        return Listing(found=found, refused=refused, complete=not refused)
 
     def _missing(self) -> Refusal:
         pipeline = self.context.declared.pipeline
@@ -67,18 +70,45 @@ class FinalizedBatches(SealedSource):
             name=str(self.place.markers),
             reason="missing",
             detail=f"no batch of {pipeline} is there yet, or its folder is not mounted: `semel run "
-            f"{pipeline}` makes one; else mount it, or correct source.path",
+            f"{pipeline}` makes one; else mount it, or correct source.path and source.archive",
         )
 
     def now(self, name: str) -> Part:
         found = os.stat(self.place.marker(name))
-        stamp = f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
-        return Part(
-            name=name,
-            identity=f"{found.st_dev}:{stamp}",
-            fingerprint=f"{stamp}:{found.st_ctime_ns}",
-            when=None,
-        )
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        stamp = f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+        return Part(name=name, identity=name, fingerprint=stamp, when=None)
+
+    def match(self, shown: Listing, known: Known, window: Window) -> Matched:
+        return matching.match(self, shown, known, window)
+
+    def accept(
+        self, shown: Listing, known: Known, name: str, *, same: bool, start: int, is_open: bool
+    ) -> Word | None:
+        return matching.word(self, known, name, same=same, start=start, is_open=is_open)
+
+    # Keeps S6.
+    def find(self, found: Collection[Claim], batch_id: int) -> list[Claim]:
+        """Under their names, or nowhere."""
+        proven = [claims.proven(self, claim, batch_id) for claim in found]
+        return [
+            replace(claim, evidence=claim.evidence | {"stamp": part.fingerprint})
+            for claim, part in zip(found, proven, strict=True)
+        ]
+
+    def locate(self, partitions: list[Partition]) -> list[Partition | None]:
+        """Under their names. One that has other content now keeps its name: it is refused then."""
+        there = {part.name: part for part in self.discover().found}
+        placed = []
+        for known in partitions:
+            part = there.get(known.name)
+            try:
+                same = part and self.digest(part) == known.evidence.get("content")
+            except (OSError, CorruptionError):
+                same = False
+            placed.append(replace(known, fingerprint=part.fingerprint) if same else None)
+        return placed
 
     def look(self, part: Part) -> Looked:
         try:
@@ -100,7 +130,7 @@ class FinalizedBatches(SealedSource):
         if output.pipeline != declared.pipeline:
             return "foreign", (
                 f"its marker is of {output.pipeline!r}, and source.pipeline is "
-                f"{declared.pipeline!r}; correct source.path"
+                f"{declared.pipeline!r}; correct source.path and source.archive"
             )
         if output.format != declared.format:
             return "format", (
@@ -111,7 +141,10 @@ class FinalizedBatches(SealedSource):
         if misfits := list(_misfits(output, self.context)):
             more = f", and {len(misfits) - KEYS_NAMED_MAX} more" * (len(misfits) > KEYS_NAMED_MAX)
             what = "; ".join(misfits[:KEYS_NAMED_MAX])
-            return "schema", f"{what}{more}. Correct the pipeline's schema"
+            return "schema", (
+                f"{what}{more}. Correct the pipeline's schema; or `semel replay {declared.pipeline} "
+                f"--batches {output.batch_id}` writes the batch as that pipeline declares now"
+            )
         return None
 
     def digest(self, part: Part) -> str:
@@ -132,7 +165,8 @@ class FinalizedBatches(SealedSource):
         digest.update(claim.evidence["content"].encode())
         for file in output.between(split.start, split.end):
             try:
-                if max(file.first, claim.start) >= split.start and not file.is_whole():
+                before = file.stamp()
+                if not file.is_whole():
                     raise _damaged(claim, file, "its bytes are not those of its marker")
                 with open(file.path, "rb") as rows:
                     yield from parquet.blocks(
@@ -146,6 +180,8 @@ class FinalizedBatches(SealedSource):
                         first=file.first,
                         fixed=file.fixed,
                     )
+                if file.stamp() != before:
+                    raise _damaged(claim, file, "it was written to while it was read")
             except FileNotFoundError as error:
                 self._claimed(claim, batch_id)  # A replay may have replaced it meanwhile.
                 raise _damaged(claim, file, "it is gone") from error

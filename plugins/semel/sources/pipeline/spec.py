@@ -10,6 +10,7 @@ from semel import settings
 from semel.declare import ddl
 from semel.declare.parts import OnRefused, Select, Text, Unknown
 from semel.declare.place import Place
+from semel.errors import TerminalError
 from semel.formats.table import source_format
 from semel.sinks.spec import Declared, folder_of
 from semel.sources.spec import Csv, Records
@@ -23,6 +24,7 @@ class PipelineSource(Records):
     complete: ClassVar[str] = "row"
     awaited: ClassVar[str] = "the marker of a batch"
     dated: ClassVar[bool] = False
+    expires: ClassVar[str] = "a replay of the pipeline that was read has replaced some of its output"
     limits: ClassVar[str] = "limits.records_per_batch_max"
     format: ClassVar[str] = "parquet"
 
@@ -72,6 +74,14 @@ class PipelineSource(Records):
     def selected_by(self) -> str:
         """Nothing: all is taken as it arrives."""
         return "its arrival"
+
+    def misplaced(self) -> str | None:
+        """An archive that cannot be read."""
+        try:
+            self.markers()
+        except TerminalError as error:
+            return str(error)
+        return None
 
     def reads(self, place: Place) -> bool:
         """Whether it is the folder of that output."""

@@ -474,11 +474,11 @@ def _refused(source: Opens, one: Judged) -> Refusal:
             now = "no whole content"
         detail = (
             f"its content is not what was read as {show(source, one.held)}; it has {now} now. "
-            f"{source.undone}, or {accept} reads it from its start as a new generation"
+            f"Put back what was there, or {accept} reads it from its start as a new generation"
         )
         if source.context.by_position:
             detail += "; without a record_id, what it repeats is written again"
-        return refusal(one.part, source.changed, detail)
+        return refusal(one.part, one.does, detail)
     where = "is there as well"
     if one.twin_retired:
         where = "was read, and another content accepted in its place"

@@ -9,7 +9,7 @@ when something with its key turns up.
 from abc import abstractmethod
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from semel.declare.context import Context
 from semel.sources import Offer, Partition, Refusal, Shown
@@ -66,15 +66,9 @@ class PartOffer(Offer):
 
 
 class Opens(Protocol):
-    """What a kind of parts gives: what there is, and how it is opened.
-
-    `changed`: the reason of a part that has other content than was read of it; `undone`: what a
-    person does about that, who does not want to read it again.
-    """
+    """What a kind of parts gives: what there is, and how it is opened."""
 
     context: Context
-    changed: ClassVar[str] = "changed"
-    undone: ClassVar[str] = "Put back what was there"
 
     @abstractmethod
     def discover(self) -> Listing:
