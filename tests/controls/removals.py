@@ -299,6 +299,8 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "a source's file goes as it was read":
         code("sources.files.away:put_away", "fingerprint != known.fingerprint"),
+    "what was read under a batch's name is not read in another form":
+        gives("sources.pipeline.matching:judge", "go on"),
     "a file of a batch is proven before its rows are read":
         gives("sources.pipeline.published:OutputFile.is_whole", True),
     # It is refused where it is planned, and where it is cast.
