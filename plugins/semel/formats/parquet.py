@@ -138,6 +138,11 @@ def misfits(
             found.append(f"column {name!r}{why}")
         elif signed and _is_encrypted(file, name):
             found.append(f"column {name!r} is encrypted, and semel has no keys")
+        elif kind.word == "binary" and (logical := _logical(file, name)):
+            found.append(
+                f"column {name!r} is of the logical type {logical}, which binary does not hold; "
+                "let its writer write bytes without one"
+            )
         elif name in exact and _is_int96(file, name):
             found.append(
                 f"column {name!r} is part of record_id and INT96, whose last digits cannot be "
@@ -149,6 +154,13 @@ def misfits(
 def _is_int96(file: pq.ParquetFile, name: str) -> bool:
     columns = (file.schema.column(at) for at in range(len(file.schema)))
     return any(c.path == name and c.physical_type == _INT96 for c in columns)
+
+
+def _logical(file: pq.ParquetFile, name: str) -> str:
+    """The logical type of a column, such as ENUM; empty: it has none. Readers differ in these."""
+    columns = (file.schema.column(at) for at in range(len(file.schema)))
+    kinds = ((str(c.logical_type), c.converted_type) for c in columns if c.path == name)
+    return next((logical for logical, old in kinds if (logical, old) != ("None", "NONE")), "")
 
 
 def _is_encrypted(file: pq.ParquetFile, name: str) -> bool:
@@ -241,7 +253,9 @@ class _Reader:
         while at < high:
             try:
                 rows = next(found, None)
-                columns = [] if rows is None else [decoded(rows.column(name)) for name in names]
+                columns = [] if rows is None else [
+                    decoded(rows.column(field.name), field.type) for field in self._schema
+                ]  # fmt: skip
             except (OSError, pa.ArrowException) as error:
                 if is_passing(error):
                     raise
