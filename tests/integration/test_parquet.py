@@ -26,7 +26,9 @@ from fixtures.kafka.topics import claimed
 from fixtures.postgres.server import lose
 from semel import limits
 from semel.audit import audit
+from semel.declare import ddl
 from semel.errors import SourceError
+from semel.formats.parquet import blocks
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.plan import plan
@@ -351,6 +353,33 @@ def test_rows_of_megabytes(place: Parquet, ledger: Ledger) -> None:
     found = settled(spec)
     assert [row["n"] for row in found.rows] == list(range(30))
     assert found.reasons == {"too_long": 1} and len(found.letters[0][3]) == 4_096
+
+
+def test_long_values_that_rows_share(
+    place: Parquet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of some kilobytes is not hundreds of megabytes in memory."""
+    monkeypatch.setattr(limits, "RECORD_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(limits, "BLOCK_BYTES", 1 << 20)
+    text = pa.array(["a" * 50_000, "b", "c" * 60_000])
+    coded = pa.DictionaryArray.from_arrays(pa.array([*range(3)] * 500, pa.int32()), text)
+    path = place.folder / "a.parquet"
+    pq.write_table(pa.table({"n": range(1_500), "s": coded}), path, store_schema=False)
+    assert path.stat().st_size < 30_000
+    kinds = {"n": ddl.parse("bigint"), "s": ddl.parse("string")}
+    with path.open("rb") as file:
+        sizes = [
+            block.table.nbytes
+            for block in blocks(
+                file, length=path.stat().st_size, claimed=(0, 1_500), owned=(0, 1_500),
+                columns=kinds, exact=(), selection=None,
+            )
+        ]  # fmt: skip
+    assert sum(sizes) > 50 << 20 and max(sizes) < 3 << 20
+    spec = of(place, {"n": "bigint", "s": "string"})
+    run(ledger, spec, "r1")
+    found = settled(spec).rows
+    assert [len(row["s"]) for row in found] == [50_000, 1, 60_000] * 500
 
 
 def test_columns_that_nobody_declared_are_told(place: Parquet, ledger: Ledger) -> None:

@@ -7,7 +7,8 @@ range, text that is none.
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import BinaryIO
+from itertools import pairwise
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,7 @@ from semel.model.reasons import Reason
 _BUFFER_BYTES = 1 << 20
 """Bytes of a column that are read at once; without a buffer a row group is read as a whole."""
 
-_INT96 = "INT96"
+_INT96, _BYTE_ARRAY = "INT96", "BYTE_ARRAY"
 _FEWER = 16
 
 
@@ -39,10 +40,11 @@ class _Damaged(Exception):
 
 
 @contextmanager
-def opened(file: BinaryIO) -> Iterator[pq.ParquetFile]:
+def opened(file: BinaryIO, **more: Any) -> Iterator[pq.ParquetFile]:
     """A Parquet file. OSError, pa.ArrowException: its footer cannot be read."""
     with pq.ParquetFile(
         file,
+        **more,
         pre_buffer=False,
         buffer_size=_BUFFER_BYTES,
         coerce_int96_timestamp_unit="us",
@@ -108,6 +110,60 @@ def steps(
             if some == 1:
                 raise
             some = max(1, some // _FEWER)
+
+
+def long_shared(file: BinaryIO, found: pq.ParquetFile, group: int, columns: list[str]) -> list[str]:
+    """The columns of a row group whose rows may share values so long that a step of them does not
+    fit into memory: those of text and bytes with a dictionary. Its row says nothing of its length.
+    """
+    known = found.metadata.row_group(group)
+    long = limits.RECORD_BYTES_MAX // step_rows(known)
+    if known.total_byte_size <= long:
+        return []
+    # The metadata of an encrypted column end the process, and reading it does not.
+    try:
+        next(found.iter_batches(1, row_groups=[group], columns=columns, use_threads=False), None)
+        places = (at for at in range(len(found.schema)) if found.schema.column(at).path in columns)
+        chunks = [known.column(at) for at in places]
+        coded = [
+            chunk.path_in_schema for chunk in chunks
+            if chunk.physical_type == _BYTE_ARRAY and chunk.has_dictionary_page
+            and chunk.total_uncompressed_size > long
+        ]  # fmt: skip
+        if not coded:
+            return []
+        with opened(file, metadata=found.metadata, read_dictionary=coded) as probe:
+            row = next(probe.iter_batches(1, row_groups=[group], columns=coded, use_threads=False))
+        lengths = (pc.max(pc.binary_length(row.column(name).dictionary)).as_py() for name in coded)
+        return [name for name, most in zip(coded, lengths, strict=True) if (most or 0) > long]
+    except (OSError, pa.ArrowException) as error:
+        if is_passing(error):
+            raise
+        return []  # Whoever reads it finds it, at its place.
+
+
+def cut(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """Rows in pieces that take some BLOCK_BYTES each when the values of dictionaries are repeated.
+
+    pa.ArrowIndexError: an index leads out of its dictionary.
+    """
+    sizes = np.zeros(rows.num_rows, np.int64)
+    for column in rows.columns:
+        if pa.types.is_dictionary(column.type) and _has_bytes(column.type.value_type):
+            lengths = pc.binary_length(column.dictionary).take(column.indices)
+            sizes += pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False)
+    if sizes.sum() <= limits.BLOCK_BYTES:
+        return [rows]
+    numbers = np.cumsum(sizes) // limits.BLOCK_BYTES
+    starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
+    return [rows.slice(a, b - a) for a, b in pairwise([*starts, rows.num_rows])]
+
+
+def _has_bytes(kind: pa.DataType) -> bool:
+    of = pa.types
+    return of.is_string(kind) or of.is_binary(kind) or of.is_large_string(kind) or (
+        of.is_large_binary(kind)
+    )
 
 
 def is_passing(error: BaseException) -> bool:
@@ -198,7 +254,7 @@ def blocks(
                 f"{file.name!r} cannot be read by this schema: {'; '.join(wrong)}; declare "
                 "columns that it has"
             )
-        reader = _Reader(found, length, schema, exact, selection)
+        reader = _Reader(file, found, length, schema, exact, selection)
         first = 0
         for group in range(found.metadata.num_row_groups):
             behind = first + found.metadata.row_group(group).num_rows
@@ -213,12 +269,14 @@ class _Reader:
 
     def __init__(
         self,
+        source: BinaryIO,
         file: pq.ParquetFile,
         length: int,
         schema: pa.Schema,
         exact: Collection[str],
         selection: Selection | None,
     ) -> None:
+        self._source = source
         self._file, self._length, self._rows = file, length, file.metadata.num_rows
         self._schema, self._exact, self._selection = schema, exact, selection
         self._undeclared = [n for n in file.schema_arrow.names if n not in schema.names]
@@ -249,23 +307,27 @@ class _Reader:
     def _steps(self, group: int, first: int, low: int, high: int) -> Iterator[pa.RecordBatch]:
         """Some rows at once. _Damaged: the next ones cannot be decoded."""
         names, at = self._schema.names, first
-        found = steps(self._file, group, names)
-        while at < high:
+        coded = long_shared(self._source, self._file, group, names)
+        with opened(self._source, metadata=self._file.metadata, read_dictionary=coded) as file:
             try:
-                rows = next(found, None)
-                columns = [] if rows is None else [
-                    decoded(rows.column(field.name), field.type) for field in self._schema
-                ]  # fmt: skip
+                for rows in steps(file, group, names):
+                    for some in cut(rows):
+                        start, stop = max(low - at, 0), min(high - at, some.num_rows)
+                        made = self._decoded(some)
+                        at += some.num_rows
+                        if start < stop:
+                            yield made.slice(start, stop - start)
+                        if at >= high:
+                            return
             except (OSError, pa.ArrowException) as error:
                 if is_passing(error):
                     raise
                 raise _Damaged(first_line(error)) from error
-            if rows is None:
-                raise _Damaged(f"it ends at row {at}")
-            start, stop = max(low - at, 0), min(high - at, rows.num_rows)
-            at += rows.num_rows
-            if start < stop:
-                yield pa.record_batch(columns, names).slice(start, stop - start)
+        raise _Damaged(f"it ends at row {at}")
+
+    def _decoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [decoded(rows.column(field.name), field.type) for field in self._schema]
+        return pa.record_batch(columns, self._schema.names)
 
     def _bytes(self, start: int, end: int) -> int:
         """The share of some rows of the file's bytes. Shares of neighbours add up."""
