@@ -35,6 +35,7 @@ from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.repair.adopt import adopt
 from semel.sources.files.parquet import ParquetFiles
+from semel.sources.sealed.audit import Parts
 from semel.sources.sealed.parts import Part
 
 
@@ -890,6 +891,30 @@ def test_a_footer_that_duckdb_does_not_read(place: Parquet, ledger: Ledger) -> N
     spec = of(place, {"v": "bigint"})
     run(ledger, spec, "r1")
     assert len(settled(spec).rows) == 3
+
+
+def test_how_often_the_audit_opens_a_file(
+    place: Parquet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB reads a claim at once, however many row groups it has; and after a file that ends
+    DuckDB, another one reads the next file."""
+    put(place, v=range(400))
+    put(place, "b.parquet", v=range(400, 800))
+    spec = of(place, {"v": "bigint"})
+    run(ledger, spec, "r1")
+    asked, ended, real = [], [], Parts.duck
+
+    def duck(self: Parts) -> duckdb.DuckDBPyConnection:
+        asked.append(found := real(self))
+        if ended and len(asked) == 1:
+            raise duckdb.FatalException("database has been invalidated")
+        return found
+
+    monkeypatch.setattr(Parts, "duck", duck)
+    assert audit(spec).ok and len(asked) == 2 and asked[0] is asked[1]
+    asked.clear()
+    ended.append(True)
+    assert audit(spec).ok and len(asked) == 2 and asked[0] is not asked[1]
 
 
 # Attacks S29.

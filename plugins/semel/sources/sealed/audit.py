@@ -225,9 +225,7 @@ class _Reading:
             yield min(limits.PIECE_ROWS_MAX, high - start)
 
     def _steps(self, group: int) -> Iterator[pa.Table]:
-        known, names = self._file.metadata.row_group(group), list(self._kinds)
-        fit = limits.BLOCK_BYTES * known.num_rows // max(known.total_byte_size, 1)
-        some, given = max(1, min(limits.PIECE_ROWS_MAX, fit)), 0
+        names, some, given = list(self._kinds), self._step_rows(group), 0
         while True:
             seen = 0
             try:
@@ -243,6 +241,11 @@ class _Reading:
                 if some == 1:
                     raise
                 some = max(1, some // _FEWER)
+
+    def _step_rows(self, group: int) -> int:
+        known = self._file.metadata.row_group(group)
+        fit = limits.BLOCK_BYTES * known.num_rows // max(known.total_byte_size, 1)
+        return max(1, min(limits.PIECE_ROWS_MAX, fit))
 
     def _by_duck(self, at: int, count: int) -> pa.Table | None:
         """The columns without parts of some rows, as DuckDB reads them. None: it does not.
@@ -275,7 +278,8 @@ class _Reading:
         columns = ", ".join(f"{column(called[n])} AS {column(n)}" for n in self._flat)
         text = query("audit", "read_rows").text.format_map({"columns": columns})
         values = {"path": self._path, "low": at, "high": self._claim.end}
-        return duck.sql(text, params=values).to_arrow_reader(limits.PIECE_ROWS_MAX)
+        group = max(0, int(np.searchsorted(self._bounds, at, side="right")) - 1)
+        return duck.sql(text, params=values).to_arrow_reader(self._step_rows(group))
 
     def _pass_over(self, at: int) -> None:
         """DuckDB is asked for none of the next rows: each query of it opens the file."""
