@@ -31,7 +31,7 @@ from semel.model.reasons import Reason
 _BUFFER_BYTES = 1 << 20
 """Bytes of a column that are read at once; without a buffer a row group is read as a whole."""
 
-_INT96, _BYTE_ARRAY = "INT96", "BYTE_ARRAY"
+_INT96 = "INT96"
 _FEWER = 16
 
 
@@ -112,30 +112,24 @@ def steps(
             some = max(1, some // _FEWER)
 
 
-def long_shared(file: BinaryIO, found: pq.ParquetFile, group: int, columns: list[str]) -> list[str]:
-    """The columns of a row group whose rows may share values so long that a step of them does not
-    fit into memory: those of text and bytes with a dictionary. Its row says nothing of its length.
+def long_shared(
+    source: BinaryIO, file: pq.ParquetFile, group: int, columns: Collection[str]
+) -> list[str]:
+    """Those columns of text or bytes whose rows may share values of a dictionary that are so long
+    that a step of them would not fit into memory. The footer does not tell; the first row does.
     """
-    known = found.metadata.row_group(group)
+    known, names = file.metadata.row_group(group), list(columns)
     long = limits.RECORD_BYTES_MAX // step_rows(known)
-    if known.total_byte_size <= long:
+    if not names or known.total_byte_size <= long:
         return []
-    # The metadata of an encrypted column end the process, and reading it does not.
     try:
-        next(found.iter_batches(1, row_groups=[group], columns=columns, use_threads=False), None)
-        places = (at for at in range(len(found.schema)) if found.schema.column(at).path in columns)
-        chunks = [known.column(at) for at in places]
-        coded = [
-            chunk.path_in_schema for chunk in chunks
-            if chunk.physical_type == _BYTE_ARRAY and chunk.has_dictionary_page
-            and chunk.total_uncompressed_size > long
-        ]  # fmt: skip
-        if not coded:
-            return []
-        with opened(file, metadata=found.metadata, read_dictionary=coded) as probe:
-            row = next(probe.iter_batches(1, row_groups=[group], columns=coded, use_threads=False))
-        lengths = (pc.max(pc.binary_length(row.column(name).dictionary)).as_py() for name in coded)
-        return [name for name, most in zip(coded, lengths, strict=True) if (most or 0) > long]
+        with opened(source, metadata=file.metadata, read_dictionary=names) as coded:
+            row = next(coded.iter_batches(1, [group], names, use_threads=False), None)
+        return [
+            name for name, column in zip(row.schema.names, row.columns, strict=True)
+            if pa.types.is_dictionary(column.type)
+            and (pc.max(pc.binary_length(column.dictionary)).as_py() or 0) > long
+        ] if row else []  # fmt: skip
     except (OSError, pa.ArrowException) as error:
         if is_passing(error):
             raise
@@ -277,6 +271,7 @@ class _Reader:
         selection: Selection | None,
     ) -> None:
         self._source = source
+        self._texts = {field.name for field in schema if _has_bytes(field.type)}
         self._file, self._length, self._rows = file, length, file.metadata.num_rows
         self._schema, self._exact, self._selection = schema, exact, selection
         self._undeclared = [n for n in file.schema_arrow.names if n not in schema.names]
@@ -307,7 +302,7 @@ class _Reader:
     def _steps(self, group: int, first: int, low: int, high: int) -> Iterator[pa.RecordBatch]:
         """Some rows at once. _Damaged: the next ones cannot be decoded."""
         names, at = self._schema.names, first
-        coded = long_shared(self._source, self._file, group, names)
+        coded = long_shared(self._source, self._file, group, self._texts)
         with opened(self._source, metadata=self._file.metadata, read_dictionary=coded) as file:
             try:
                 for rows in steps(file, group, names):
