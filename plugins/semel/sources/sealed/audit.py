@@ -53,6 +53,8 @@ _NOT_A_TIME = -(2**63)
 """The number that numpy has no time for."""
 
 _MILLISECONDS_MAX = (2**63 - 1) // 1_000
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowLines(Lines):
     """Rows of one claim. `rows`: their columns as they were read; None: they cannot be read."""
@@ -258,8 +260,10 @@ class _Reading:
             if self._found is None:
                 self._found = self._asked(at)
             some = [] if self._left is None else [self._left]
-            while sum(rows.num_rows for rows in some) < count:
+            missing = count - sum(rows.num_rows for rows in some)
+            while missing > 0:
                 some.append(pa.Table.from_batches([next(self._found)]))
+                missing -= some[-1].num_rows
         except (duckdb.Error, pa.ArrowException, OSError, StopIteration):
             self._parts.forget()
             self._pass_over(at)
