@@ -878,6 +878,20 @@ def test_statistics_that_lie(place: Parquet, ledger: Ledger) -> None:
     assert {row["v"] for row in settled(spec).rows} == {2**55 + 12_345, 5}
 
 
+# Attacks S29.
+def test_metadata_that_end_the_process(place: Parquet, ledger: Ledger) -> None:
+    """pyarrow aborts when some damaged metadata of a column are asked for, so nobody asks."""
+    path = put(place, v=[1, 2, 3])
+    data = bytearray(path.read_bytes())
+    at = len(data) - 8 - int.from_bytes(data[-8:-4], "little") + 20
+    assert data[at] == 2
+    data[at] = 0
+    path.write_bytes(data)
+    spec = of(place, {"v": "bigint"}, limits={"quarantine_ratio_max": 1.0})
+    run(ledger, spec, "r1")
+    assert settled(spec).reasons == {"malformed": 3}
+
+
 def test_a_footer_that_duckdb_does_not_read(place: Parquet, ledger: Ledger) -> None:
     """pyarrow opens it: so does the audit."""
     path = put(place, v=[1, 2, 3])
