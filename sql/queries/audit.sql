@@ -61,16 +61,15 @@ SELECT line_no, batch, claim, part, pos, beside, [CAST(line AS VARCHAR)] AS f, t
 FROM incoming;
 
 -- name: read_rows
--- Rows of a file of Parquet, in their order.
+-- Rows of a file of Parquet. They come in their order, one by one, as preserve_insertion_order has it;
+-- ORDER BY would hold them all.
 SELECT {columns}
 FROM read_parquet($path, file_row_number = true)
-WHERE file_row_number >= $low AND file_row_number < $high
-ORDER BY file_row_number;
+WHERE file_row_number >= $low AND file_row_number < $high;
 
--- name: judge_rows
--- The values of rows as the declared types have them, and what is wrong with a row.
-SELECT {values} AS beside, {wrong} AS wrong, COALESCE({odd}, false) AS odd
-FROM rows;
+-- name: cast_rows
+-- The values of rows as the declared types have them.
+SELECT struct_pack({values}) AS beside FROM rows;
 
 -- name: unsifted
 -- Lines that only the exact path may judge.
@@ -88,12 +87,12 @@ FROM (SELECT batch, claim, part, pos, 'good' AS word, '' AS why, f, beside FROM 
 
 -- name: insert_output
 INSERT INTO output
-SELECT batch, file, {id}, {part}, {pos}, {content}
+SELECT _semel_batch, _semel_file, {id}, {part}, {pos}, {content}
 FROM incoming;
 
 -- name: insert_decision
 INSERT INTO decision
-SELECT batch, source_partition_id, "offset", reason, {id}
+SELECT _semel_batch, source_partition_id, "offset", reason, {id}
 FROM incoming;
 
 -- name: record

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -76,6 +78,29 @@ def test_any_files_with_any_names(
     assert survivors == len(found.rows) == len({row["id"] for row in found.rows})
     names = {"_semel", *(f"p{n}" for n in range(999))}
     assert {item.name for item in (bench.data / "out").iterdir()} <= names
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_columns_named_as_those_of_the_audit(
+    bench: Workbench, ledger: Ledger, form: str
+) -> None:
+    """No name of a column that may be declared is one of the audit's own."""
+    names = [
+        "Batch", "file", "part", "pos", "line", "line_no", "claim", "f", "beside", "id", "content",
+        "record_id", "offset", "reason", "source_partition_id", "rows", "file_row_number", "batch_",
+    ]  # fmt: skip
+    rows = [dict.fromkeys(names, n) for n in (1, 1, 2)]
+    if form == "jsonl":
+        bench.write("in/a.jsonl", rows)
+    else:
+        (bench.data / "in").mkdir(exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(rows), bench.data / "in" / "a.parquet")
+    spec = bench.spec(
+        source={"path": "in/*", "format": form, "schema": dict.fromkeys(names, "bigint")},
+        record_id=["Batch", "file"],
+    )
+    run(ledger, spec, "r1")
+    assert settled(spec).rows == [rows[0], rows[2]]
 
 
 # fmt: off

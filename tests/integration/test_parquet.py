@@ -4,13 +4,15 @@ import base64
 import errno
 import io
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +26,9 @@ from fixtures.kafka.topics import claimed
 from fixtures.postgres.server import lose
 from semel import limits
 from semel.audit import audit
+from semel.declare import ddl
 from semel.errors import SourceError
+from semel.formats.parquet import blocks
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.plan import plan
@@ -32,6 +36,7 @@ from semel.plan.abandon import abandon
 from semel.repair.accept import accept_file
 from semel.repair.adopt import adopt
 from semel.sources.files.parquet import ParquetFiles
+from semel.sources.sealed.audit import Parts
 from semel.sources.sealed.parts import Part
 
 
@@ -68,7 +73,6 @@ TAKEN = {
     "unsigned": ("bigint", pa.array([1, 4294967295], pa.uint32()), [1, 4294967295]),
     "int as double": ("double", pa.array([1, -1], pa.int32()), [1.0, -1.0]),
     "float": ("double", pa.array([1.5, None], pa.float32()), [1.5, None]),
-    "half": ("float", pa.array(np.array([1.5, 2], np.float16)), [1.5, 2.0]),
     "unsigned as decimal": (
         "decimal(20,0)", pa.array([2**64 - 1, 0], pa.uint64()), [Decimal(2**64 - 1), Decimal(0)]
     ),
@@ -138,7 +142,19 @@ REFUSED = {
     "own": (
         "string",
         {"v": pa.array([b"0" * 16], pa.binary(16)).cast(pa.uuid())},
-        "a type of its own; let its writer write fixed_size_binary",
+        "which semel does not read; let its writer write fixed_size_binary",
+    ),
+    "half": (
+        "float", {"v": pa.array(np.array([1.5], np.float16))},
+        "is halffloat, which semel does not read; let its writer write float",
+    ),
+    "small decimal": (
+        "decimal(10,2)", {"v": pa.array([Decimal("1.5")], pa.decimal32(5, 2))},
+        "is decimal32(5, 2), which semel does not read; let its writer write decimal128(5, 2)",
+    ),
+    "large decimal": (
+        "array<decimal(10,2)>", {"v": pa.array([[Decimal("1.5")]], pa.list_(pa.decimal256(9, 2)))},
+        "column 'v'[] is decimal256(9, 2), which semel does not read",
     ),
     "in a list": ("array<int>", {"v": pa.array([[1]])}, "column 'v'[] is int64"),
     "in a struct": (
@@ -165,6 +181,23 @@ def test_a_type_that_does_not_refuses_the_file(
     (refused,) = done.plan.refusals
     assert (refused.name, refused.reason) == (str(path), "schema") and why in refused.detail
     assert len(settled(spec).rows) == 2
+
+
+# Attacks P23.
+@pytest.mark.parametrize("logical", ["Interval", "Enum"])
+def test_bytes_of_a_logical_type(place: Parquet, ledger: Ledger, logical: str) -> None:
+    """Readers differ in what they are, so they are no bytes."""
+    path = place.folder / "a.parquet"
+    if logical == "Interval":
+        duckdb.sql(f"COPY (SELECT INTERVAL 1 DAY AS v) TO '{path}' (FORMAT parquet)").close()
+    else:
+        pq.write_table(pa.table({"v": ["x"]}), path, store_schema=False)
+        data, text = path.read_bytes(), b"\x25\x00\x4c\x1c\x00\x00"
+        assert data.count(text) == 1
+        path.write_bytes(data.replace(text, b"\x25\x08\x4c\x4c\x00\x00"))
+    (refused,) = run(ledger, of(place, {"v": "binary"}), "r1").plan.refusals
+    assert refused.reason == "schema"
+    assert f"column 'v' is of the logical type {logical}" in refused.detail
 
 
 # Attacks P23.
@@ -202,6 +235,73 @@ def test_a_bad_value_costs_its_row_alone(place: Parquet, ledger: Ledger) -> None
     raws = {at: raw for _, at, _, raw in found.letters}
     assert raws[4] == b'{"n":4,"x":-Infinity,"s":"e","l":[1.5],"m":{"k":1}}'
     assert json.loads(raws[1])["s"] == "\\xff"
+
+
+def test_fields_that_nobody_declared_are_in_no_letter(place: Parquet, ledger: Ledger) -> None:
+    """Whatever their types are, a bad row beside them is a dead letter of its declared parts."""
+    keys = pa.array([{"k": 1}] * 3)
+    part = pa.StructArray.from_arrays(
+        [
+            pa.array([time(1)] * 3), pa.array([1, 2, 3]), pa.array([b"0" * 16] * 3, pa.uuid()),
+            pa.array([Decimal("1.5")] * 3, pa.decimal256(50, 2)),
+            pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), keys, keys),
+            pa.array([1] * 3, pa.duration("s")), moments("ms", 2**62, 1, 2**62),
+        ],
+        ["t", "b", "u", "d", "m", "s", "far"],
+    )  # fmt: skip
+    put(place, v=part, l=pa.ListArray.from_arrays([0, 1, 2, 3], part), x=[1.0, math.nan, 2.0])
+    spec = of(
+        place, {"v": "struct<b: bigint>", "l": "array<struct<b: bigint>>", "x": "double"}
+    )
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert [row["v"] for row in found.rows] == [{"b": 1}, {"b": 3}]
+    assert found.letters[0][3] == b'{"v":{"b":2},"l":[{"b":2}],"x":NaN}'
+
+
+_TEXT = pa.Array.from_buffers(pa.string(), 3, pa.array([b"a", b"\xff", b"c"]).buffers())
+_NUL = pa.array(["a", "b\0", "c"])
+_FAR = moments("ms", 1, 2**62, 2)
+_NAN = pa.array([1.5, math.inf, 2.5])
+_LONG = pa.Array.from_buffers(
+    pa.decimal128(5, 2), 3,
+    [None, pa.py_buffer(b"".join(n.to_bytes(16, "little") for n in (5, 8_388_606, 7)))],
+)  # fmt: skip
+_BOUNDS, _KEYS = pa.array([0, 1, 2, 3], pa.int32()), pa.array(["k"] * 3)
+NESTED = {
+    "text": ("string", _TEXT), "NUL": ("string", _NUL), "time": ("timestamp", _FAR),
+    "number": ("double", _NAN), "decimal": ("decimal(5,2)", _LONG),
+    "date": ("date", pa.array([1, 2**31 - 1, 2], pa.date32())),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NESTED)
+def test_bad_values_within_nested_ones(place: Parquet, ledger: Ledger, case: str) -> None:
+    """Each costs its row alone, and the audit agrees: in lists, structs, maps, lists of lists."""
+    kind, column = NESTED[case]
+    good = column.take(pa.array([0, 0, 0]))
+    lists = pa.ListArray.from_arrays(_BOUNDS, column)
+    places = {
+        "l": (f"array<{kind}>", lists),
+        "s": (f"struct<a: {kind}>", pa.StructArray.from_arrays([column], ["a"])),
+        "m": (f"map<string, {kind}>", pa.MapArray.from_arrays(_BOUNDS, _KEYS, column)),
+        "ll": (f"array<array<{kind}>>", pa.ListArray.from_arrays(_BOUNDS, lists)),
+    }  # fmt: skip
+    if case == "text":
+        places["k"] = "map<string, string>", pa.MapArray.from_arrays(_BOUNDS, column, good)
+    for name, (_, bad) in places.items():
+        put(place, f"{name}.parquet", n=[0, 1, 2], **{
+            n: bad if n == name else all_good.take(pa.array([0, 0, 0]))
+            for n, (_, all_good) in places.items()
+        })  # fmt: skip
+    spec = of(
+        place, {"n": "bigint"} | {name: kind for name, (kind, _) in places.items()},
+        limits={"quarantine_ratio_max": 1.0},
+    )  # fmt: skip
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert [row["n"] for row in found.rows] == [0, 2] * len(places)
+    assert len(found.letters) == len(places)
 
 
 def test_a_time_of_an_id_keeps_its_digits(place: Parquet, ledger: Ledger) -> None:
@@ -259,6 +359,33 @@ def test_rows_of_megabytes(place: Parquet, ledger: Ledger) -> None:
     found = settled(spec)
     assert [row["n"] for row in found.rows] == list(range(30))
     assert found.reasons == {"too_long": 1} and len(found.letters[0][3]) == 4_096
+
+
+def test_long_values_that_rows_share(
+    place: Parquet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of some kilobytes is not hundreds of megabytes in memory."""
+    monkeypatch.setattr(limits, "RECORD_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(limits, "BLOCK_BYTES", 1 << 20)
+    text = pa.array(["a" * 50_000, "b", "c" * 60_000])
+    coded = pa.DictionaryArray.from_arrays(pa.array([*range(3)] * 500, pa.int32()), text)
+    path = place.folder / "a.parquet"
+    pq.write_table(pa.table({"n": range(1_500), "s": coded}), path, store_schema=False)
+    assert path.stat().st_size < 30_000
+    kinds = {"n": ddl.parse("bigint"), "s": ddl.parse("string")}
+    with path.open("rb") as file:
+        sizes = [
+            block.table.nbytes
+            for block in blocks(
+                file, length=path.stat().st_size, claimed=(0, 1_500), owned=(0, 1_500),
+                columns=kinds, exact=(), selection=None,
+            )
+        ]  # fmt: skip
+    assert sum(sizes) > 50 << 20 and max(sizes) < 3 << 20
+    spec = of(place, {"n": "bigint", "s": "string"})
+    run(ledger, spec, "r1")
+    found = settled(spec).rows
+    assert [len(row["s"]) for row in found] == [50_000, 1, 60_000] * 500
 
 
 def test_columns_that_nobody_declared_are_told(place: Parquet, ledger: Ledger) -> None:
@@ -881,6 +1008,59 @@ def test_statistics_that_lie(place: Parquet, ledger: Ledger) -> None:
     spec = of(place, {"v": "bigint"})
     run(ledger, spec, "r1")
     assert {row["v"] for row in settled(spec).rows} == {2**55 + 12_345, 5}
+
+
+# Attacks S29.
+def test_metadata_that_end_the_process(place: Parquet, ledger: Ledger) -> None:
+    """pyarrow aborts when some damaged metadata of a column are asked for, so nobody asks."""
+    path = put(place, v=[1, 2, 3])
+    data = bytearray(path.read_bytes())
+    at = len(data) - 8 - int.from_bytes(data[-8:-4], "little") + 20
+    assert data[at] == 2
+    data[at] = 0
+    path.write_bytes(data)
+    spec = of(place, {"v": "bigint"}, limits={"quarantine_ratio_max": 1.0})
+    run(ledger, spec, "r1")
+    assert settled(spec).reasons == {"malformed": 3}
+
+
+def test_a_footer_that_duckdb_does_not_read(place: Parquet, ledger: Ledger) -> None:
+    """pyarrow opens it: so does the audit."""
+    path = put(place, v=[1, 2, 3])
+    data = bytearray(path.read_bytes())
+    at = len(data) - 8 - int.from_bytes(data[-8:-4], "little") + 3
+    assert data[at] == 44
+    data[at] = 45
+    path.write_bytes(data)
+    with pytest.raises(duckdb.Error):
+        duckdb.read_parquet(str(path))
+    spec = of(place, {"v": "bigint"})
+    run(ledger, spec, "r1")
+    assert len(settled(spec).rows) == 3
+
+
+def test_how_often_the_audit_opens_a_file(
+    place: Parquet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB reads a claim at once, however many row groups it has; and after a file that ends
+    DuckDB, another one reads the next file."""
+    put(place, v=range(400))
+    put(place, "b.parquet", v=range(400, 800))
+    spec = of(place, {"v": "bigint"})
+    run(ledger, spec, "r1")
+    asked, ended, real = [], [], Parts.duck
+
+    def duck(self: Parts) -> duckdb.DuckDBPyConnection:
+        asked.append(found := real(self))
+        if ended and len(asked) == 1:
+            raise duckdb.FatalException("database has been invalidated")
+        return found
+
+    monkeypatch.setattr(Parts, "duck", duck)
+    assert audit(spec).ok and len(asked) == 2 and asked[0] is asked[1]
+    asked.clear()
+    ended.append(True)
+    assert audit(spec).ok and len(asked) == 2 and asked[0] is not asked[1]
 
 
 # Attacks S29.

@@ -46,32 +46,55 @@ _CODED = pa.DictionaryArray.from_arrays(_INDEXES, pa.array(["a", "b"]))
 
 
 @pytest.mark.parametrize(
-    "column",
+    ("kind", "column"),
     [
-        _CODED,
-        pa.array(["a", None], pa.string_view()),
-        pa.array([b"\xff", None], pa.binary_view()),
-        pa.StructArray.from_arrays([_CODED], ["v"], mask=pa.array([False, True] + [False] * 3)),
-        pa.ListArray.from_arrays([0, 2, 3, 5], _CODED, mask=pa.array([False, True, False])),
-        pa.LargeListArray.from_arrays([0, 2, 3, 5], _CODED),
-        pa.array([["a", "b"], None, ["c", None]], pa.list_(pa.string_view())),
-        pa.FixedSizeListArray.from_arrays(_CODED[:4], 2),
-        pa.MapArray.from_arrays([0, 2, 3], pa.array(["x", "y", "z"]), _CODED[:3]),
+        ("string", _CODED),
+        ("string", pa.array(["a", None], pa.string_view())),
+        ("binary", pa.array([b"\xff", None], pa.binary_view())),
+        (
+            "struct<v: string>",
+            pa.StructArray.from_arrays([_CODED], ["v"], mask=pa.array([False, True] + [False] * 3)),
+        ),
+        (
+            "array<string>",
+            pa.ListArray.from_arrays([0, 2, 3, 5], _CODED, mask=pa.array([False, True, False])),
+        ),
+        ("array<string>", pa.LargeListArray.from_arrays([0, 2, 3, 5], _CODED)),
+        ("array<string>", pa.array([["a", "b"], None, ["c", None]], pa.list_(pa.string_view()))),
+        ("array<string>", pa.FixedSizeListArray.from_arrays(_CODED[:4], 2)),
+        (
+            "map<string, string>",
+            pa.MapArray.from_arrays([0, 2, 3], pa.array(["x", "y", "z"]), _CODED[:3]),
+        ),
     ],
 )
-def test_what_is_coded_is_decoded(column: pa.Array) -> None:
+def test_what_is_coded_is_decoded(kind: str, column: pa.Array) -> None:
     """All of it, and a part."""
     for some in (column, column[1:], column[1:2], column[:0]):
-        found = decoded(some)
+        found = decoded(some, ddl.parse(kind).arrow())
         assert found.to_pylist() == some.to_pylist()
         found.validate(full=True)
         assert found.take(pa.array([*range(len(some))], pa.int64())).equals(found)
 
 
+@pytest.mark.parametrize("kind", ["struct<b: bigint, a: string>", "struct<a: string>"])
+def test_fields_that_are_not_declared_go(kind: str) -> None:
+    """Within lists and maps as well; nothing stays nothing."""
+    declared = ddl.parse(kind).arrow()
+    rows = [{"a": "x", "b": 1, "c": 2.5}, None, {"a": None, "b": 2, "c": None}]
+    kept = [row and {f.name: row[f.name] for f in declared} for row in rows]
+    column = pa.array(rows)
+    assert decoded(column, declared).to_pylist() == kept
+    assert decoded(pa.array([rows, None]), pa.list_(declared)).to_pylist() == [kept, None]
+    pairs = pa.MapArray.from_arrays([0, 2, 3], pa.array(["x", "y", "z"]), column)
+    found = decoded(pairs, pa.map_(pa.string(), declared))
+    assert found.to_pylist() == [[("x", kept[0]), ("y", None)], [("z", kept[2])]]
+
+
 def test_an_index_out_of_its_dictionary() -> None:
     wrong = pa.DictionaryArray.from_arrays(pa.array([0, 7]), pa.array(["a"]), safe=False)
     with pytest.raises(pa.ArrowException):
-        decoded(wrong)
+        decoded(wrong, pa.string())
 
 
 @pytest.mark.parametrize("kind", ["decimal(6,3)", "decimal(8,3)", "decimal(38,4)"])

@@ -216,7 +216,7 @@ class _Audit:
         """Bring what a batch has into the engine. Rows that DuckDB cannot read so are told."""
         batch = pa.repeat(pa.scalar(marker.batch_id, pa.int64()), rows.num_rows)
         try:
-            self._engine.run(statement, rows.append_column("batch", batch), braces)
+            self._engine.run(statement, rows.append_column("_semel_batch", batch), braces)
         except duckdb.Error as error:
             self._unreadable(marker, what, error)
 
@@ -442,7 +442,7 @@ class _Audit:
 
 
 def _from(place: str, rows: pa.Table) -> pa.Table:
-    return rows.append_column("file", pa.repeat(place, rows.num_rows))
+    return rows.append_column("_semel_file", pa.repeat(place, rows.num_rows))
 
 
 def _named(marker: Marker) -> list[dict[str, int]]:

@@ -66,8 +66,7 @@ class SourceReader:
             self.flush()
             self._dialect = dialect
         self._held.append(lines)
-        self._bytes += len(lines.data) + lines.positions.nbytes
-        self._bytes += lines.beside.nbytes if lines.beside is not None else 0
+        self._bytes += lines.nbytes
         if self._bytes >= limits.AUDIT_CHUNK_BYTES:
             self.flush()
 

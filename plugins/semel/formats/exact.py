@@ -22,6 +22,8 @@ _MANTISSA = {32: 24, 64: 53}
 _DIGITS_MAX = 100
 """More than any decimal has."""
 
+_PRECISION_MAX = 38
+
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _YEARS = 10_000
 _BEYOND = _YEARS * 366 * 86_400 * 1_000_000
@@ -34,8 +36,8 @@ def misfit(found: pa.DataType, kind: ColumnType) -> str | None:
     The sentence goes on behind the column's name.
     """
     found = _plain(found)
-    if isinstance(found, pa.BaseExtensionType):
-        return f" is {found}, a type of its own; let its writer write {found.storage_type}"
+    if instead := _instead(found):
+        return f" is {found}, which semel does not read; let its writer write {instead}"
     if at.is_null(found) or found == kind.arrow():
         return None
     if kind.word == "struct" and at.is_struct(found):
@@ -47,6 +49,17 @@ def misfit(found: pa.DataType, kind: ColumnType) -> str | None:
     if not kind.nested and _holds(found, kind.arrow()):
         return None
     return f" is {found}, which {kind} does not hold"
+
+
+def _instead(found: pa.DataType) -> pa.DataType | None:
+    """What to write in place of a type that few readers have; None of the others."""
+    if isinstance(found, pa.BaseExtensionType):
+        return found.storage_type
+    if at.is_float16(found):
+        return pa.float32()
+    if at.is_decimal(found) and not at.is_decimal128(found) and found.precision <= _PRECISION_MAX:
+        return pa.decimal128(found.precision, found.scale)
+    return None
 
 
 def _within(place: str, why: str | None) -> str | None:
@@ -81,13 +94,13 @@ def _holds(found: pa.DataType, declared: pa.DataType) -> bool:
     if at.is_floating(declared):
         if at.is_integer(found):
             return found.bit_width <= _MANTISSA[declared.bit_width]
-        return at.is_floating(found) and found.bit_width <= declared.bit_width
+        return found == pa.float32()
     if at.is_decimal(declared):
         whole = declared.precision - declared.scale
         if at.is_integer(found):
             return _DIGITS[found.bit_width] <= whole
         return (
-            at.is_decimal(found)
+            at.is_decimal128(found)
             and found.scale <= declared.scale
             and found.precision - found.scale <= whole
         )
@@ -141,44 +154,50 @@ def taken(array: pa.Array, declared: pa.DataType) -> pa.Array:
     return array.cast(declared)
 
 
-def decoded(array: pa.Array) -> pa.Array:
-    """The same values without dictionaries and views, which few functions take.
+def decoded(array: pa.Array, declared: pa.DataType) -> pa.Array:
+    """The same values without dictionaries and views, which few functions take, and without the
+    fields of structs that are not declared. `declared`: a type that takes them.
 
     pa.ArrowException: an index leads out of its dictionary.
     """
     kind = array.type
     if at.is_dictionary(kind):
-        return decoded(array.dictionary.take(array.indices))
+        return decoded(array.dictionary.take(array.indices), declared)
     if at.is_string_view(kind):
         return array.cast(pa.large_string())
     if at.is_binary_view(kind):
         return array.cast(pa.large_binary())
-    if not _is_coded(kind):
+    if _is_decoded(kind, declared):
         return array
     mask = array.is_null() if array.null_count else None
     if at.is_struct(kind):
-        parts, names = map(decoded, array.flatten()), [field.name for field in kind]
-        return pa.StructArray.from_arrays(list(parts), names, mask=mask)
+        inner, names = array.flatten(), [field.name for field in declared]
+        places = map(kind.get_field_index, names)
+        parts = [decoded(inner[k], f.type) for k, f in zip(places, declared, strict=True)]
+        return pa.StructArray.from_arrays(parts, names, mask=mask)
     if at.is_fixed_size_list(kind):
         size = kind.list_size
         bounds = np.arange(array.offset, array.offset + len(array) + 1) * size
         bounds = pa.array(bounds, pa.int32())
-        return pa.ListArray.from_arrays(bounds, decoded(array.values), mask=mask)
+        values = decoded(array.values, declared.value_type)
+        return pa.ListArray.from_arrays(bounds, values, mask=mask)
     # A mask takes no bounds that are part of others.
     bounds = pa.array(array.offsets.to_numpy(), array.offsets.type)
     if at.is_map(kind):
-        keys, items = decoded(array.keys), decoded(array.items)
+        keys = decoded(array.keys, declared.key_type)
+        items = decoded(array.items, declared.item_type)
         return pa.MapArray.from_arrays(bounds, keys, items, mask=mask)
     made = pa.LargeListArray if at.is_large_list(kind) else pa.ListArray
-    return made.from_arrays(bounds, decoded(array.values), mask=mask)
+    return made.from_arrays(bounds, decoded(array.values, declared.value_type), mask=mask)
 
 
-def _is_coded(kind: pa.DataType) -> bool:
-    if at.is_dictionary(kind) or at.is_string_view(kind) or at.is_binary_view(kind):
-        return True
-    inner = (kind.field(k).type for k in range(kind.num_fields))
-    nested = at.is_struct(kind) or at.is_map(kind) or _is_list(kind)
-    return nested and any(map(_is_coded, inner))
+def _is_decoded(kind: pa.DataType, declared: pa.DataType) -> bool:
+    if at.is_struct(kind) and [f.name for f in kind] != [f.name for f in declared]:
+        return False
+    if at.is_struct(kind) or at.is_map(kind) or _is_list(kind):
+        inner = range(kind.num_fields)
+        return all(_is_decoded(kind.field(k).type, declared.field(k).type) for k in inner)
+    return not (at.is_dictionary(kind) or at.is_string_view(kind) or at.is_binary_view(kind))
 
 
 def _decimals(array: pa.Array, declared: pa.DataType) -> pa.Array:

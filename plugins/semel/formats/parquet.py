@@ -7,8 +7,9 @@ range, text that is none.
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from types import MappingProxyType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -40,10 +41,11 @@ class _Damaged(Exception):
 
 
 @contextmanager
-def opened(file: BinaryIO) -> Iterator[pq.ParquetFile]:
+def opened(file: BinaryIO, **more: Any) -> Iterator[pq.ParquetFile]:
     """A Parquet file. OSError, pa.ArrowException: its footer cannot be read."""
     with pq.ParquetFile(
         file,
+        **more,
         pre_buffer=False,
         buffer_size=_BUFFER_BYTES,
         coerce_int96_timestamp_unit="us",
@@ -64,7 +66,8 @@ def rows_in(file: pq.ParquetFile) -> int:
 def check_counts(file: pq.ParquetFile, columns: Collection[str]) -> None:
     """ValueError: a column has another number of values than its row group has rows.
 
-    Columns of lists and maps may have. The metadata of an encrypted column end the process.
+    Columns of lists and maps may have. What metadata of a column end the process (encrypted or
+    damaged ones) fail as well when a row is read, so a row group that has none is passed over.
     """
     names, schema = {name.partition(".")[0] for name in columns}, file.schema
     flat = [
@@ -74,6 +77,12 @@ def check_counts(file: pq.ParquetFile, columns: Collection[str]) -> None:
     ]  # fmt: skip
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
+        try:
+            next(file.iter_batches(1, [number], list(columns), use_threads=False), None)
+        except (OSError, pa.ArrowException) as error:
+            if is_passing(error):
+                raise
+            continue  # Whoever reads its rows finds it.
         for at in flat:
             if (values := group.column(at).num_values) != group.num_rows:
                 raise ValueError(
@@ -111,6 +120,54 @@ def steps(
             some = max(1, some // _FEWER)
 
 
+def long_shared(
+    source: BinaryIO, file: pq.ParquetFile, group: int, columns: Collection[str]
+) -> list[str]:
+    """Those columns of text or bytes whose rows may share values of a dictionary that are so long
+    that a step of them would not fit into memory. The footer does not tell; the first row does.
+    """
+    known, names = file.metadata.row_group(group), list(columns)
+    long = limits.RECORD_BYTES_MAX // step_rows(known)
+    if not names or known.total_byte_size <= long:
+        return []
+    try:
+        with opened(source, metadata=file.metadata, read_dictionary=names) as coded:
+            row = next(coded.iter_batches(1, [group], names, use_threads=False), None)
+        return [
+            name for name, column in zip(row.schema.names, row.columns, strict=True)
+            if pa.types.is_dictionary(column.type)
+            and (pc.max(pc.binary_length(column.dictionary)).as_py() or 0) > long
+        ] if row else []  # fmt: skip
+    except (OSError, pa.ArrowException) as error:
+        if is_passing(error):
+            raise
+        return []  # Whoever reads it finds it, at its place.
+
+
+def cut(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """Rows in pieces that take some BLOCK_BYTES each when the values of dictionaries are repeated.
+
+    pa.ArrowIndexError: an index leads out of its dictionary.
+    """
+    sizes = np.zeros(rows.num_rows, np.int64)
+    for column in rows.columns:
+        if pa.types.is_dictionary(column.type) and _has_bytes(column.type.value_type):
+            lengths = pc.binary_length(column.dictionary).take(column.indices)
+            sizes += pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False)
+    if sizes.sum() <= limits.BLOCK_BYTES:
+        return [rows]
+    numbers = np.cumsum(sizes) // limits.BLOCK_BYTES
+    starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
+    return [rows.slice(a, b - a) for a, b in pairwise([*starts, rows.num_rows])]
+
+
+def _has_bytes(kind: pa.DataType) -> bool:
+    of = pa.types
+    return of.is_string(kind) or of.is_binary(kind) or of.is_large_string(kind) or (
+        of.is_large_binary(kind)
+    )
+
+
 def is_passing(error: BaseException) -> bool:
     """Whether an error says nothing of a file: a shortage of memory, or one of the file system."""
     return isinstance(error, MemoryError) or getattr(error, "errno", None) is not None
@@ -139,6 +196,11 @@ def misfits(
             found.append(f"column {name!r}{why}")
         elif signed and _is_encrypted(file, name):
             found.append(f"column {name!r} is encrypted, and semel has no keys")
+        elif kind.word == "binary" and (logical := _logical(file, name)):
+            found.append(
+                f"column {name!r} is of the logical type {logical}, which binary does not hold; "
+                "let its writer write bytes without one"
+            )
         elif name in exact and _is_int96(file, name):
             found.append(
                 f"column {name!r} is part of record_id and INT96, whose last digits cannot be "
@@ -150,6 +212,13 @@ def misfits(
 def _is_int96(file: pq.ParquetFile, name: str) -> bool:
     columns = (file.schema.column(at) for at in range(len(file.schema)))
     return any(c.path == name and c.physical_type == _INT96 for c in columns)
+
+
+def _logical(file: pq.ParquetFile, name: str) -> str:
+    """The logical type of a column, such as ENUM; empty: it has none. Readers differ in these."""
+    columns = (file.schema.column(at) for at in range(len(file.schema)))
+    kinds = ((str(c.logical_type), c.converted_type) for c in columns if c.path == name)
+    return next((logical for logical, old in kinds if (logical, old) != ("None", "NONE")), "")
 
 
 def _is_encrypted(file: pq.ParquetFile, name: str) -> bool:
@@ -191,7 +260,7 @@ def blocks(
                 f"{file.name!r} cannot be read by this schema: {'; '.join(wrong)}; declare "
                 "columns that it has"
             )
-        reader = _Reader(found, length, schema, exact, selection, first, fixed)
+        reader = _Reader(file, found, length, schema, exact, selection, first, fixed)
         for group in range(found.metadata.num_row_groups):
             behind = first + found.metadata.row_group(group).num_rows
             low, high = max(first, claimed[0]), min(behind, claimed[1])
@@ -205,6 +274,7 @@ class _Reader:
 
     def __init__(
         self,
+        source: BinaryIO,
         file: pq.ParquetFile,
         length: int,
         schema: pa.Schema,
@@ -213,6 +283,9 @@ class _Reader:
         first: int,
         fixed: Mapping[str, pa.Scalar],
     ) -> None:
+        self._source = source
+        held = (field for field in schema if field.name not in fixed)
+        self._texts = {field.name for field in held if _has_bytes(field.type)}
         self._file, self._length, self._rows = file, length, file.metadata.num_rows
         self._first, self._fixed = first, fixed
         self._schema, self._exact, self._selection = schema, exact, selection
@@ -243,27 +316,33 @@ class _Reader:
 
     def _steps(self, group: int, first: int, low: int, high: int) -> Iterator[pa.RecordBatch]:
         """Some rows at once. _Damaged: the next ones cannot be decoded."""
-        names, at = self._schema.names, first
-        found = steps(self._file, group, [name for name in names if name not in self._fixed])
-        while at < high:
+        names, at = [name for name in self._schema.names if name not in self._fixed], first
+        coded = long_shared(self._source, self._file, group, self._texts)
+        with opened(self._source, metadata=self._file.metadata, read_dictionary=coded) as file:
             try:
-                rows = next(found, None)
-                columns = [] if rows is None else [self._column(rows, name) for name in names]
+                for rows in steps(file, group, names):
+                    for some in cut(rows):
+                        start, stop = max(low - at, 0), min(high - at, some.num_rows)
+                        made = self._decoded(some)
+                        at += some.num_rows
+                        if start < stop:
+                            yield made.slice(start, stop - start)
+                        if at >= high:
+                            return
             except (OSError, pa.ArrowException) as error:
                 if is_passing(error):
                     raise
                 raise _Damaged(first_line(error)) from error
-            if rows is None:
-                raise _Damaged(f"it ends at row {at}")
-            start, stop = max(low - at, 0), min(high - at, rows.num_rows)
-            at += rows.num_rows
-            if start < stop:
-                yield pa.record_batch(columns, names).slice(start, stop - start)
+        raise _Damaged(f"it ends at row {at}")
 
-    def _column(self, rows: pa.RecordBatch, name: str) -> pa.Array:
-        if name in self._fixed:
-            return pa.repeat(self._fixed[name], rows.num_rows)
-        return decoded(rows.column(name))
+    def _decoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [
+            pa.repeat(self._fixed[field.name], rows.num_rows)
+            if field.name in self._fixed
+            else decoded(rows.column(field.name), field.type)
+            for field in self._schema
+        ]
+        return pa.record_batch(columns, self._schema.names)
 
     def _bytes(self, start: int, end: int) -> int:
         """The share of some rows of the file's bytes. Shares of neighbours add up."""

@@ -16,6 +16,9 @@ from semel.errors import SourceError, TerminalError
 from semel.model.batch import Claim
 from semel.sources.spec import Csv, Records
 
+_BAD_BYTES = 500
+"""What one record takes that is judged alone."""
+
 
 class GoneError(SourceError):
     """What was read is not there any more, as the source's own configuration wants it."""
@@ -58,6 +61,12 @@ class Lines:
     def bytes_read(self) -> int:
         """What the source holds of them."""
         return len(self.data)
+
+    @property
+    def nbytes(self) -> int:
+        """What they take in memory, about."""
+        held = sum(some.nbytes for some in (self.positions, self.beside) if some is not None)
+        return len(self.data) + held + len(self.bad) * _BAD_BYTES
 
 
 class Auditor(ABC):

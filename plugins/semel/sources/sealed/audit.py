@@ -1,16 +1,17 @@
-"""Files of Parquet as the audit reads them again: by DuckDB's own reader, row group by row group.
+"""Files of Parquet as the audit reads them again: the columns without parts by DuckDB's own reader.
 
-How it works: the file with the claimed content is found by a digest of all its bytes; DuckDB reads
-the declared columns of a row group, and a query says of each row whether its values are good. A row
-group that DuckDB does not read is read by pyarrow, which also says from where on a row group cannot
-be decoded: DuckDB looks at no checksums, and tells no rows apart.
+How it works: the file with the claimed content is found by a digest of all its bytes. pyarrow goes
+through its row groups in steps, and says which rows cannot be decoded: DuckDB looks at no
+checksums, and tells no rows apart. Beside each step DuckDB reads the columns whose values are
+compared with the output's, in one query of the claim; where it reads none, pyarrow's are taken.
+What is no value of its column is found here, within nested values too.
 """
 
 import base64
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
@@ -27,7 +28,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from semel import limits
-from semel.clients.duck import column, duck_type, quoted
+from semel.clients.duck import column, duck_type
 from semel.clients.sql import query
 from semel.declare import ddl
 from semel.declare.ddl import ColumnType
@@ -36,14 +37,15 @@ from semel.model.batch import Claim
 from semel.sources.reread import Lines
 from semel.sources.spec import Records
 
-_ROWS = 50_000
-"""Rows that are judged at once."""
+_ROWS_PASSED = 50_000
+"""Rows that DuckDB is not asked for after one that it does not read."""
+
+_STEPS_MAX = 512
+"""Steps, of as many row groups at most, that are judged at once."""
 
 _HASHED_BYTES = 1 << 20
+_BYTES = pa.large_binary()
 _FEWER = 16
-_NS = "BIGINT"
-"""What times in nanoseconds are to DuckDB: of its own it takes the longest for infinity."""
-
 _SECONDS = -62_135_596_800, 253_402_300_799
 _DAYS = -719_162, 2_932_896
 """The first and the last of the years 1 to 9999, since 1970."""
@@ -53,9 +55,6 @@ _NOT_A_TIME = -(2**63)
 """The number that numpy has no time for."""
 
 _MILLISECONDS_MAX = (2**63 - 1) // 1_000
-_MOMENTS = "-62135596800000000 AND 253402300799999999"
-_ODD = r"nan|inf|\\u0000|\d{5,}-|\(BC\)"
-"""What the JSON of a nested value may hold where something in it is no value of its column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +74,10 @@ class RowLines(Lines):
     def bytes_read(self) -> int:
         return self.size
 
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + (self.rows.nbytes if self.rows is not None else 0)
+
 
 class Parts:
     """Finds claimed files by their content, and reads their rows."""
@@ -85,15 +88,34 @@ class Parts:
         self._found: dict[str, str] = {}
         self._links = count()
         self._folder = tempfile.TemporaryDirectory(prefix="semel-audit-")
-        self._duck = duckdb.connect()
-        self._duck.execute("SET TimeZone = 'UTC'")
-        # Both take the statistics of a file for true, and change values that are beyond them.
-        off = "compressed_materialization,statistics_propagation"
-        self._duck.execute(f"SET disabled_optimizers = '{off}'")
+        self._judge = duckdb.connect()
+        self._duck: duckdb.DuckDBPyConnection | None = None
+
+    def duck(self) -> duckdb.DuckDBPyConnection:
+        """What reads files, until `forget`: a file may end it for all others."""
+        if self._duck is None:
+            self._duck = duckdb.connect()
+            self._duck.execute("SET TimeZone = 'UTC'")
+            # Both take the statistics of a file for true, and change values that are beyond them.
+            off = "compressed_materialization,statistics_propagation"
+            self._duck.execute(f"SET disabled_optimizers = '{off}'")
+        return self._duck
+
+    def forget(self) -> None:
+        """Have the next file read by another."""
+        if self._duck is not None:
+            self._duck.close()
+            self._duck = None
+
+    def cast(self, text: str, rows: pa.Table) -> pa.Table:
+        """What a query makes of `rows`."""
+        self._judge.register("rows", rows)
+        return self._judge.sql(text).to_arrow_table()
 
     def close(self) -> None:
         """End what was opened to read."""
-        self._duck.close()
+        self.forget()
+        self._judge.close()
         self._folder.cleanup()
 
     def read(
@@ -130,7 +152,7 @@ class Parts:
         link = os.path.join(self._folder.name, f"{next(self._links)}.parquet")
         os.symlink(Path(path).resolve(), link)
         kinds = {name: ddl.parse(text) for name, text in source.columns.items()}
-        reading = _Reading(self._duck, claim, batch, kinds, record_id, link, size, first, fixed)
+        reading = _Reading(self, claim, batch, kinds, record_id, link, size, first, fixed)
         return reading.run()
 
     def _places(self, claim: Claim, size: int) -> Iterator[str]:
@@ -155,7 +177,7 @@ class _Reading:
 
     def __init__(
         self,
-        duck: duckdb.DuckDBPyConnection,
+        parts: Parts,
         claim: Claim,
         batch: int,
         kinds: dict[str, ColumnType],
@@ -165,80 +187,90 @@ class _Reading:
         first: int,
         fixed: Mapping[str, pa.Scalar],
     ) -> None:
-        self._duck, self._judge = duck, duck.cursor()
-        self._claim, self._batch, self._path = claim, batch, path
+        self._parts, self._claim, self._batch, self._path = parts, claim, batch, path
         self._size, self._first, self._fixed = size, first, fixed
-        self._stored = [name for name in kinds if name not in fixed]
+        # By numbers of rows of the file.
+        self._low, self._high = max(0, claim.start - first), claim.end - first
         self._kinds, self._record_id = kinds, record_id
-        plain = [(n, kind.arrow()) for n, kind in kinds.items() if not kind.nested]
+        self._flat = {name: kind for name, kind in kinds.items() if not kind.nested}
         times = {pa.timestamp("us", "UTC"): pa.timestamp("us")}
+        plain = [(name, kind.arrow()) for name, kind in self._flat.items()]
         fields = [(name, times.get(kind, kind)) for name, kind in plain]
         self._beside = pa.struct(fields) if fields else pa.null()
+        self._found: Iterator[pa.RecordBatch] | None = None
+        self._left: pa.Table | None = None
+        self._asked_from = self._low
+        self._asked_for = [name for name in self._flat if name not in fixed]
 
     def run(self) -> Iterator[Lines]:
-        claim = self._claim
-        with self._judge, pq.ParquetFile(
+        with pq.ParquetFile(
             self._path, page_checksum_verification=True, pre_buffer=False,
             buffer_size=_HASHED_BYTES, coerce_int96_timestamp_unit="us",
         ) as file:  # fmt: skip
             self._file, self._total = file, file.metadata.num_rows
-            # Where two names differ by case alone, DuckDB has names of its own.
-            own = self._duck.read_parquet(self._path).columns
-            self._called = dict(zip(file.schema_arrow.names, own, strict=True))
-            first = self._first
-            for group in range(file.metadata.num_row_groups):
-                behind = first + file.metadata.row_group(group).num_rows
-                low, high = max(first, claim.start), min(behind, claim.end)
-                if low < high:
-                    yield from self._group(group, first, low, high)
-                first = behind
+            groups = range(file.metadata.num_row_groups)
+            sizes = [file.metadata.row_group(group).num_rows for group in groups]
+            self._bounds = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+            at, held, size = self._low, [], 0
+            for group in groups:
+                for rows in self._decoded(group):
+                    if isinstance(rows, pa.Table):
+                        held.append(rows)
+                        size += rows.nbytes
+                        if len(held) < _STEPS_MAX and size < limits.BLOCK_BYTES:
+                            continue
+                    at = yield from self._given(held, at)
+                    held, size = [], 0
+                    if isinstance(rows, int):
+                        self._by_duck(at, rows)
+                        yield self._unread(at, rows)
+                        at += rows
+            yield from self._given(held, at)
 
-    def _group(self, group: int, first: int, low: int, high: int) -> Iterator[Lines]:
-        readable, overflows = self._readable(group, first)
-        at, end = low, max(low, min(high, readable))
-        for rows in self._read(group, first, low, end, overflows) if low < end else ():
-            yield self._lines(rows, at)
-            at += rows.num_rows
-        if at < high:
-            yield self._unread(at, high)
+    def _given(self, held: list[pa.Table], at: int) -> Generator[Lines, None, int]:
+        """Rows from `at` on. Returns the row behind them."""
+        if not held:
+            return at
+        rows = pa.concat_tables(held)
+        yield self._lines(rows, at)
+        return at + rows.num_rows
 
-    def _read(
-        self, group: int, first: int, low: int, high: int, overflows: bool
-    ) -> Iterator[pa.Table]:
-        at = low
-        if not overflows:
-            with suppress(duckdb.Error):
-                for rows in self._by_duck(low - self._first, high - self._first):
-                    yield rows
-                    at += rows.num_rows
-                return
-        yield from self._by_arrow(group, first, at, high)
-
-    def _readable(self, group: int, first: int) -> tuple[int, bool]:
-        """The first row of a row group that cannot be decoded, in steps from its start on, with its
-        checksums; or the first behind the row group. And whether a time is none in DuckDB.
+    def _decoded(self, group: int) -> Iterator[pa.Table | int]:
+        """The claimed rows of a row group, in steps from its start on; and, in pieces, how many of
+        them are behind the first step that cannot be decoded.
         """
-        at, overflows = first, False
+        first, behind = self._bounds[group : group + 2].tolist()
+        low, high, at = max(first, self._low), min(behind, self._high), first
+        if low >= high:
+            return
         try:
             for rows in self._steps(group):
+                start, stop = max(low - at, 0), min(high - at, rows.num_rows)
                 at += rows.num_rows
-                overflows = overflows or any(map(_overflows, rows.columns))
+                if start < stop:
+                    yield rows.slice(start, stop - start)
+                if at >= high:
+                    return
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
                 raise  # Of this machine, not of the file.
-        return at, overflows
+        for start in range(max(low, at), high, limits.PIECE_ROWS_MAX):
+            yield min(limits.PIECE_ROWS_MAX, high - start)
 
-    def _steps(self, group: int) -> Iterator[pa.RecordBatch]:
-        known, names = self._file.metadata.row_group(group), self._stored
-        fit = limits.BLOCK_BYTES * known.num_rows // max(known.total_byte_size, 1)
-        some, given = max(1, min(limits.PIECE_ROWS_MAX, fit)), 0
+    def _steps(self, group: int) -> Iterator[pa.Table]:
+        names, some, given = list(self._kinds), self._step_rows(group), 0
+        stored = [name for name in names if name not in self._fixed]
         while True:
             seen = 0
             try:
-                for rows in self._file.iter_batches(some, [group], names, use_threads=False):
-                    for found in rows.columns:
-                        _check_index(found)
-                    new = rows.slice(max(given - seen, 0))
+                for rows in self._file.iter_batches(some, [group], stored, use_threads=False):
+                    columns = [
+                        pa.repeat(self._fixed[name], rows.num_rows)
+                        if name in self._fixed
+                        else _declared(rows.column(name), kind)
+                        for name, kind in self._kinds.items()
+                    ]
+                    new = pa.table(columns, names).slice(max(given - seen, 0))
                     seen += rows.num_rows
                     if new.num_rows:
                         given += new.num_rows
@@ -249,155 +281,185 @@ class _Reading:
                     raise
                 some = max(1, some // _FEWER)
 
-    def _by_duck(self, low: int, high: int) -> Iterator[pa.Table]:
-        """The rows [low, high), of one row group. duckdb.Error: it cannot be read."""
-        columns = ", ".join(f"{column(self._called[n])} AS {column(n)}" for n in self._stored)
-        text = query("audit", "read_rows").text.format_map({"columns": columns})
-        found = self._duck.sql(text, params={"path": self._path, "low": low, "high": high})
-        for rows in found.to_arrow_reader(_ROWS):
-            yield pa.Table.from_batches([rows])
+    def _step_rows(self, group: int) -> int:
+        known = self._file.metadata.row_group(group)
+        fit = limits.BLOCK_BYTES * known.num_rows // max(known.total_byte_size, 1)
+        return max(1, min(limits.PIECE_ROWS_MAX, fit))
 
-    def _by_arrow(self, group: int, first: int, low: int, high: int) -> Iterator[pa.Table]:
-        """The same by pyarrow: what it decodes, DuckDB may refuse, as text that is not UTF-8."""
-        at = first
-        for rows in self._steps(group):
-            start, stop = max(low - at, 0), min(high - at, rows.num_rows)
-            at += rows.num_rows
-            if start < stop:
-                some = pa.Table.from_batches([rows]).slice(start, stop - start)
-                yield some.select(self._stored)
-            if at >= high:
-                return
+    def _by_duck(self, at: int, count: int) -> pa.Table | None:
+        """The columns without parts of some rows, as DuckDB reads them. None: it does not.
+
+        It may refuse what pyarrow decodes, such as text that is not UTF-8, or end by it.
+        """
+        if at < self._asked_from or not self._asked_for:
+            return None
+        try:
+            if self._found is None:
+                self._found = self._asked(at)
+            some = [] if self._left is None else [self._left]
+            missing = count - sum(rows.num_rows for rows in some)
+            while missing > 0:
+                some.append(pa.Table.from_batches([next(self._found)]))
+                missing -= some[-1].num_rows
+        except (duckdb.Error, pa.ArrowException, OSError, StopIteration):
+            self._parts.forget()
+            self._pass_over(at)
+            return None
+        rows = pa.concat_tables(some)
+        self._left = rows.slice(count)
+        return rows.slice(0, count)
+
+    def _asked(self, at: int) -> Iterator[pa.RecordBatch]:
+        duck, names = self._parts.duck(), self._file.schema_arrow.names
+        # Where two names differ by case alone, DuckDB has names of its own.
+        own = duck.read_parquet(self._path).columns
+        if len(own) != len(names):
+            raise duckdb.InvalidInputException(f"it has {len(own)} columns, not {len(names)}")
+        called = dict(zip(names, own, strict=True))
+        columns = ", ".join(f"{column(called[n])} AS {column(n)}" for n in self._asked_for)
+        text = query("audit", "read_rows").text.format_map({"columns": columns})
+        values = {"path": self._path, "low": at, "high": self._high}
+        group = max(0, int(np.searchsorted(self._bounds, at, side="right")) - 1)
+        return duck.sql(text, params=values).to_arrow_reader(self._step_rows(group))
+
+    def _pass_over(self, at: int) -> None:
+        """DuckDB is asked for none of the next rows: each query of it opens the file."""
+        next_one = np.searchsorted(self._bounds, at + _ROWS_PASSED)
+        self._asked_from = int(self._bounds[min(next_one, len(self._bounds) - 1)])
+        self._found = self._left = None
 
     def _lines(self, rows: pa.Table, at: int) -> Lines:
-        bad: dict[int, str] = {}
-        for name, value in self._fixed.items():
-            rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
-        rows = rows.select(list(self._kinds))
-        if rows.nbytes > limits.RECORD_BYTES_MAX:
-            sizes = sum(_text_bytes(c.combine_chunks()) for c in rows.columns)
+        count, bad, values = rows.num_rows, {}, {}
+        columns = {name: rows.column(name).combine_chunks() for name in self._kinds}
+        found = self._by_duck(at, count)
+        if found is not None and not any(map(_overflows, columns.values())):
+            for name in self._asked_for:
+                columns[name] = _declared(found.column(name).combine_chunks(), self._kinds[name])
+        if sum(array.nbytes for array in columns.values()) > limits.RECORD_BYTES_MAX:
+            sizes = sum(map(_text_bytes, columns.values()))
             long = np.flatnonzero(sizes > limits.RECORD_BYTES_MAX).tolist()
             bad |= dict.fromkeys(long, "it is too long")
-        judged = {n: _judgeable(rows.column(n), n, bad) for n in rows.column_names}
-        self._judge.register("rows", pa.table(judged))
-        found = map(str, self._judge.table("rows").types)
-        kinds = dict(zip(self._kinds, found, strict=True))
-        values = ", ".join(
-            f"{column(name)} := {_cast(name, kind, kinds[name])}"
-            for name, kind in self._kinds.items()
-            if not kind.nested
-        )  # fmt: skip
-        wrong = [
-            test for name, kind in self._kinds.items()
-            for test in _wrong(name, kind, kinds[name], self._record_id)
-        ]  # fmt: skip
-        odd = [
-            f"regexp_matches(CAST(to_json({column(name)}) AS VARCHAR), '(?i){_ODD}')"
-            for name, kind in self._kinds.items() if kind.nested
-        ]  # fmt: skip
-        braces = {
-            "values": f"struct_pack({values})" if values else "NULL",
-            "wrong": f"CASE {' '.join(wrong)} END" if wrong else "NULL",
-            "odd": " OR ".join(odd) or "false",
-        }
-        judge = query("audit", "judge_rows").text.format_map(braces)
-        judged = self._judge.sql(judge).to_arrow_table()
-        for place, why in enumerate(judged.column("wrong").to_pylist()):
-            if why is not None:
-                bad.setdefault(place, why)
-        odd_rows = np.flatnonzero(judged.column("odd").to_numpy(zero_copy_only=False))
-        doubts = dict.fromkeys(odd_rows.tolist(), "a nested value may be none of its column")
-        beside = judged.column("beside").combine_chunks().cast(self._beside)
-        return self._made(at, rows.num_rows, bad=bad, doubts=doubts, beside=beside, rows=rows)
+        for name, array in columns.items():
+            over = _bad_rows(array, np.arange(count))
+            bad |= dict.fromkeys(over.tolist(), f"{name} is no value of its column")
+            if name in self._flat:
+                values[name] = _without(array, over)
+            if name in self._record_id and _is_ns(array):
+                lost = pc.fill_null(values[name], 0).to_numpy(zero_copy_only=False) % 1_000 != 0
+                why = f"{name} loses digits, and is part of record_id"
+                bad |= dict.fromkeys(np.flatnonzero(lost).tolist(), why)
+        beside = pa.nulls(count, self._beside)
+        if values:
+            casts = (
+                f"{column(name)} := {_cast(name, kind, ns=_is_ns(columns[name]))}"
+                for name, kind in self._flat.items()
+            )
+            text = query("audit", "cast_rows").text.format_map({"values": ", ".join(casts)})
+            made = self._parts.cast(text, pa.table(values))
+            beside = made.column("beside").combine_chunks().cast(self._beside)
+        return self._made(at, count, bad=bad, beside=beside, rows=pa.table(columns))
 
-    def _unread(self, low: int, high: int) -> Lines:
-        bad = dict.fromkeys(range(high - low), "its row group cannot be read")
-        beside = pa.nulls(high - low, self._beside)
-        return self._made(low, high - low, bad=bad, beside=beside, rows=None)
+    def _unread(self, low: int, count: int) -> Lines:
+        bad = dict.fromkeys(range(count), "its row group cannot be read")
+        return self._made(low, count, bad=bad, beside=pa.nulls(count, self._beside), rows=None)
 
     def _made(self, at: int, count: int, **more: Any) -> RowLines:
-        ends = (at - self._first, at - self._first + count)
-        share = [self._size * row // self._total for row in ends]
+        share = [self._size * row // self._total for row in (at, at + count)]
+        start = self._first + at
         return RowLines(
             batch=self._batch,
             claim=self._claim,
             data=b"",
             bounds=np.zeros(count + 1, np.int64),
-            positions=np.arange(at, at + count),
+            positions=np.arange(start, start + count),
             kept=np.ones(count, bool),
             size=share[1] - share[0],
             **more,
         )
 
 
-def _overflows(column: pa.Array) -> bool:
+def _declared(array: pa.Array, kind: ColumnType) -> pa.Array:
+    """A column without dictionaries and views, and without the fields that nobody declared.
+
+    pa.ArrowIndexError: an index leads out of its dictionary.
+    """
+    found = array.type
+    if pa.types.is_dictionary(found):
+        return _declared(array.dictionary.take(array.indices), kind)
+    if pa.types.is_string_view(found):
+        return array.cast(pa.large_string())
+    if pa.types.is_binary_view(found):
+        return array.cast(pa.large_binary())
+    if not kind.nested or pa.types.is_null(found):
+        return array
+    mask = array.is_null() if array.null_count else None
+    if kind.word == "struct":
+        inner = array.flatten()
+        parts = [_declared(inner[found.get_field_index(n)], one) for n, one in kind.fields]
+        return pa.StructArray.from_arrays(parts, [n for n, _ in kind.fields], mask=mask)
+    if kind.word == "map":
+        bounds = array.offsets.to_numpy()
+        span = int(bounds[0]), int(bounds[-1] - bounds[0])
+        keys = _declared(array.keys.slice(*span), ddl.parse("string"))
+        items = _declared(array.items.slice(*span), kind.element)
+        bounds = pa.array(bounds - bounds[0], pa.int32())
+        return pa.MapArray.from_arrays(bounds, keys, items, mask=mask)
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    bounds = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
+    values = _declared(pc.list_flatten(array), kind.element)
+    return pa.LargeListArray.from_arrays(bounds, values, mask=mask)
+
+
+def _overflows(array: pa.Array) -> bool:
     """Whether a column has a time that does not fit into microseconds, as DuckDB keeps it."""
-    if not pa.types.is_timestamp(column.type) or column.type.unit != "ms":
+    if not pa.types.is_timestamp(array.type) or array.type.unit != "ms":
         return False
-    found = pc.min_max(column.view(pa.int64()))
+    found = pc.min_max(array.view(pa.int64()))
     low, high = found["min"].as_py() or 0, found["max"].as_py() or 0
     return max(-low, high) > _MILLISECONDS_MAX
 
 
-def _check_index(array: pa.Array) -> None:
-    """pa.ArrowIndexError: an index leads out of its dictionary, somewhere in a column."""
-    kind = array.type
-    if pa.types.is_dictionary(kind):
-        array.dictionary.take(array.indices)
-    elif pa.types.is_struct(kind):
-        for inner in array.flatten():
-            _check_index(inner)
-    elif pa.types.is_map(kind):
-        _check_index(array.keys)
-        _check_index(array.items)
-    elif hasattr(array, "values") and pa.types.is_nested(kind):
-        _check_index(array.values)
+def _is_ns(array: pa.Array) -> bool:
+    return pa.types.is_timestamp(array.type) and array.type.unit == "ns"
 
 
-def _cast(name: str, kind: ColumnType, found: str) -> str:
+def _cast(name: str, kind: ColumnType, *, ns: bool) -> str:
     """A column as its declared type; times are in UTC, cut to microseconds (a cast rounds)."""
-    if kind.word == "timestamp" and found == _NS:
-        ns = column(name)
-        return f"make_timestamp({ns} // 1000 - CAST({ns} % 1000 < 0 AS BIGINT))"
+    if ns:
+        number = column(name)
+        return f"make_timestamp({number} // 1000 - CAST({number} % 1000 < 0 AS BIGINT))"
     return f"{'' if kind.word == 'decimal' else 'TRY_'}CAST({column(name)} AS {duck_type(kind)})"
 
 
-def _wrong(
-    name: str, kind: ColumnType, found: str, record_id: Collection[str]
-) -> Iterator[str]:
-    """The tests that name what is wrong with a row's value."""
-    value, plain = "" if kind.nested else _cast(name, kind, found), column(name)
-    test = {
-        "double": f"NOT isfinite({value})", "float": f"NOT isfinite({value})",
-        "string": f"contains({value}, chr(0))",
-        "date": f"year({value}) NOT BETWEEN 1 AND 9999",
-        "timestamp": f"{plain} IS NOT NULL AND "
-        f"COALESCE(epoch_us({value}) NOT BETWEEN {_MOMENTS}, true)",
-        # A key twice.
-        "map": f"len(list_distinct([pair.key FOR pair IN {plain}])) < len({plain})",
-    }.get(kind.word)  # fmt: skip
-    if test:
-        yield f"WHEN {test} THEN {quoted(f'{name} is no value of its column')}"
-    if name in record_id and kind.word == "timestamp" and found == _NS:
-        lost = f"{name} loses digits, and is part of record_id"
-        yield f"WHEN {plain} % 1000 <> 0 THEN {quoted(lost)}"
+def _without(array: pa.Array, over: np.ndarray) -> pa.Array:
+    """A column without parts as DuckDB takes it, with nothing in some rows.
+
+    Nanoseconds are numbers: of its own times DuckDB takes the longest for infinity.
+    """
+    if len(over):
+        mask = np.zeros(len(array), bool)
+        mask[over] = True
+        array = pc.if_else(pa.array(mask), pa.scalar(None, array.type), array)
+    return array.view(pa.int64()) if _is_ns(array) else array
+
+
+def _parts_of(array: pa.Array) -> tuple[list[pa.Array], np.ndarray]:
+    """The values of lists, or keys and items of maps; and how many each row has."""
+    bounds = array.offsets.to_numpy()
+    span = int(bounds[0]), int(bounds[-1] - bounds[0])
+    parts = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
+    return [part.slice(*span) for part in parts], np.diff(bounds)
 
 
 def _text_bytes(array: pa.Array) -> np.ndarray:
     """How many bytes of text and bytes each row has, within nested values as well."""
     kind, types = array.type, pa.types
-    if types.is_dictionary(kind):
-        return _text_bytes(array.dictionary_decode())
-    if types.is_string_view(kind) or types.is_binary_view(kind):
-        return _text_bytes(array.cast(pa.large_binary()))
     if types.is_struct(kind):
         return sum(map(_text_bytes, array.flatten()), np.zeros(len(array), np.int64))
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
-        parts = [array.keys, array.items] if types.is_map(kind) else [array.values]
+    if types.is_large_list(kind) or types.is_map(kind):
+        parts, counts = _parts_of(array)
         inner = np.concatenate([[0], np.cumsum(sum(map(_text_bytes, parts)))])
-        return np.diff(inner[array.offsets.to_numpy()])
-    if types.is_fixed_size_list(kind):
-        return _text_bytes(array.cast(pa.list_(kind.value_field)))
+        return np.diff(inner[np.concatenate([[0], np.cumsum(counts)])])
     if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or (
         types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
     ):
@@ -405,64 +467,70 @@ def _text_bytes(array: pa.Array) -> np.ndarray:
     return np.zeros(len(array), np.int64)
 
 
-def _judgeable(column: pa.ChunkedArray, name: str, bad: dict[int, str]) -> pa.Array:
-    """A column as DuckDB takes it. What is bad by itself is noted, and is nothing in it."""
-    array = column.combine_chunks()
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary.take(array.indices)
-    if pa.types.is_map(array.type):
-        pairs = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
-        mask = array.is_null() if array.null_count else None
-        return pa.ListArray.from_arrays(array.offsets, pairs, mask=mask)
-    if pa.types.is_timestamp(array.type) or pa.types.is_date(array.type):
-        return _moments(array, name, bad)
-    if pa.types.is_decimal(array.type):
-        return _decimals(array, name, bad)
-    if pa.types.is_string_view(array.type):
-        array = array.cast(pa.string())
-    if not pa.types.is_string(array.type):
-        return array
-    values = array.view(pa.binary())
+def _bad_rows(array: pa.Array, rows: np.ndarray) -> np.ndarray:
+    """The rows with something that is no value of its column. `rows`: the row of each value."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return np.concatenate([_bad_rows(inner, rows) for inner in array.flatten()])
+    if pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        parts, counts = _parts_of(array)
+        inner = np.repeat(rows, counts)
+        found = [_bad_rows(part, inner) for part in parts]
+        if pa.types.is_map(kind):  # A key twice.
+            keys = pa.table({"row": inner, "key": parts[0].cast(pa.large_string()).view(_BYTES)})
+            many = keys.group_by(["row", "key"]).aggregate([([], "count_all")])
+            found.append(many.filter(pc.greater(many["count_all"], 1))["row"].to_numpy())
+        return np.concatenate(found)
+    return rows[_bad(array)]
+
+
+def _bad(array: pa.Array) -> np.ndarray:
+    """Which values are none: not finite, not UTF-8, with a NUL, of no year from 1 to 9999, or of
+    more digits than their type."""
+    kind = array.type
+    if pa.types.is_floating(kind):
+        return pc.fill_null(pc.invert(pc.is_finite(array)), False).to_numpy(zero_copy_only=False)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _bad_text(array.cast(pa.large_string()).view(_BYTES))
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return _bad_moments(array)
+    if pa.types.is_decimal(kind):
+        return _bad_decimals(array)
+    return np.zeros(len(array), bool)
+
+
+def _bad_text(raw: pa.LargeBinaryArray) -> np.ndarray:
+    bad = pc.fill_null(pc.match_substring(raw, b"\0"), False).to_numpy(zero_copy_only=False)
     try:
-        return values.cast(pa.string())
+        raw.cast(pa.large_string())
+        return bad
     except pa.ArrowInvalid:
-        some = values.to_pylist()
-    for at, value in enumerate(some):
+        bad = bad.copy()
+    for at, value in enumerate(raw.to_pylist()):
         try:
             (value or b"").decode()
         except UnicodeDecodeError:
-            bad[at], some[at] = f"{name} is not UTF-8", None
-    return pa.array(some, pa.binary()).cast(pa.string())
+            bad[at] = True
+    return bad
 
 
-def _moments(array: pa.Array, name: str, bad: dict[int, str]) -> pa.Array:
-    """Times and dates without those that are in no year of a column."""
+def _bad_moments(array: pa.Array) -> np.ndarray:
     low, high = _DAYS
     if pa.types.is_date(array.type):
-        array = array.cast(pa.date32())
-        numbers = array.view(pa.int32())
+        numbers = array.cast(pa.date32()).view(pa.int32())
     else:
         per, numbers = _PER_SECOND[array.type.unit], array.view(pa.int64())
         low, high = max(_SECONDS[0] * per, -(2**63)), min((_SECONDS[1] + 1) * per, 2**63) - 1
     found = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
-    over = (found < low) | (found > high)
-    for at in np.flatnonzero(over).tolist():
-        bad[at] = f"{name} is no value of its column"
-    array = pc.if_else(pa.array(over), pa.scalar(None, array.type), array)
-    is_ns = pa.types.is_timestamp(array.type) and array.type.unit == "ns"
-    return array.view(pa.int64()) if is_ns else array
+    return (found < low) | (found > high)
 
 
-def _decimals(array: pa.Array, name: str, bad: dict[int, str]) -> pa.Array:
-    """Decimals without those that have more digits than their type."""
+def _bad_decimals(array: pa.Array) -> np.ndarray:
     most = Decimal(10) ** (array.type.precision - array.type.scale)
     with localcontext(prec=100):
         if all(v is None or abs(v) < most for v in pc.min_max(array).as_py().values()):
-            return array
-        over = [v is not None and abs(v) >= most for v in array.to_pylist()]
-    for at in np.flatnonzero(over).tolist():
-        bad[at] = f"{name} has more digits than its type"
-    return pc.if_else(pa.array(over), pa.scalar(None, array.type), array)
+            return np.zeros(len(array), bool)
+        return np.array([v is not None and abs(v) >= most for v in array.to_pylist()], bool)
 
 
 def _plain(value: pa.Scalar) -> Any:
@@ -470,8 +538,6 @@ def _plain(value: pa.Scalar) -> Any:
     kind = value.type
     if not value.is_valid:
         return None
-    if pa.types.is_dictionary(kind):
-        return _plain(value.value)
     if pa.types.is_timestamp(kind):
         if value.value == _NOT_A_TIME:
             return f"{value.value}{kind.unit}"
@@ -490,7 +556,7 @@ def _plain(value: pa.Scalar) -> Any:
         return dict(pairs) if len({key for key, _ in pairs}) == len(pairs) else pairs
     if hasattr(value, "values"):
         return [_plain(one) for one in value.values]
-    if pa.types.is_string(kind):
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return bytes(value.as_buffer()).decode(errors="backslashreplace")
     found = value.as_py()
     return base64.b64encode(found).decode() if isinstance(found, bytes) else found
