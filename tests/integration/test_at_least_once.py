@@ -158,6 +158,27 @@ def test_with_the_audit_a_repeat_behind_it_is_seen(bench: Workbench, ledger: Led
     assert check.offenders[0].what == "the id survived in batch 1 already"
 
 
+# Attacks C8.
+def test_with_the_audit_each_earlier_copy_counts(bench: Workbench, ledger: Ledger) -> None:
+    """Also where the horizon of the newest one is over, and that of one before is not.
+
+    It takes 3 s, of which one is a horizon that ends.
+    """
+    bench.write("in/a.jsonl", events(0, 10))
+    run(ledger, bench.spec(**LOOSE), "r1")
+    bench.write("in/b.jsonl", events(0, 10))
+    run(ledger, bench.spec(**LOOSE, dedup={"horizon": "1 s"}), "r2")
+    sql(ledger, "SELECT pg_sleep(1.1)")
+    spec = bench.spec()
+    switched(ledger, spec)
+    sql(ledger, "UPDATE semel.id_run SET retired_at = clock_timestamp() RETURNING 1")
+    bench.write("in/c.jsonl", events(0, 1))
+    run(ledger, spec, "r3")
+    [check] = [check for check in audit(spec).checks if not check.ok]
+    assert (check.name, check.broken) == ("ids", 1)
+    assert check.offenders[0].what == "the id survived in batch 1 already"
+
+
 # Attacks P24.
 def test_there_is_no_way_back(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """Readers count on what is exactly once: it stays so, once a batch has committed."""
