@@ -260,20 +260,22 @@ ORDER BY batch, part, pos LIMIT $shown;
 WITH many AS (
     SELECT id, bucket FROM record WHERE survives AND id IS NOT NULL
     GROUP BY id, bucket HAVING count(*) > 1
-), ordered AS (
-    SELECT r.batch, r.part, r.pos, r.id, b.batch_time, b.identified,
-           lag(b.batch_time) OVER place AS before_time, lag(r.batch) OVER place AS before_batch,
-           lag(b.horizon_seconds) OVER place AS horizon_seconds
+), copy AS (
+    SELECT r.*, b.commit_seq, b.identified, epoch_us(b.batch_time) AS began,
+           epoch_us(b.batch_time) + b.horizon_seconds * 1000000 AS until
     FROM record AS r JOIN many AS m ON r.id = m.id AND r.bucket IS NOT DISTINCT FROM m.bucket
     JOIN batch AS b ON b.batch = r.batch
     WHERE r.survives
-    WINDOW place AS (PARTITION BY r.id, r.bucket ORDER BY b.commit_seq, r.claim, r.pos)
+), ordered AS (
+    SELECT *, max(until) OVER earlier AS known_until, arg_max(batch, until) OVER earlier AS known_by
+    FROM copy
+    WINDOW earlier AS (PARTITION BY id, bucket ORDER BY commit_seq, claim, pos
+                       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 )
-SELECT batch, part, pos, id, 'the id survived in batch ' || before_batch || ' already' AS what,
+SELECT batch, part, pos, id, 'the id survived in batch ' || known_by || ' already' AS what,
        count(*) OVER () AS total
 FROM ordered
-WHERE identified
-  AND epoch_us(batch_time) - epoch_us(before_time) < horizon_seconds * 1000000
+WHERE identified AND began < known_until
 ORDER BY batch, part, pos LIMIT $shown;
 
 -- name: output

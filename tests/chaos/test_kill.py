@@ -51,6 +51,9 @@ SCRIPT_OF = {
 }  # fmt: skip
 """Who passes the points of a verb that is no part of a run."""
 
+ELSEWHERE = ("away",)
+"""Verbs whose points have tests of their own: test_after_finalize.py."""
+
 ACCEPTED = "sink.before_accepted"
 OF_TABLES = ("sink.before_commit", ACCEPTED)
 """What only a sink in a database passes."""
@@ -86,6 +89,8 @@ TAKE_NO_REPLAY = ("upsert", "topic")
 def scripts(sink: str, point: str) -> list[str]:
     """Whose death at a point is tried."""
     verb = point.partition(".")[0]
+    if verb in ELSEWHERE:
+        return []
     if point == ACCEPTED:
         return ["refusing"]
     if script := SCRIPT_OF.get(verb):

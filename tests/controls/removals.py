@@ -466,6 +466,8 @@ OF_MINUTES: dict[str, Removal] = {
     "what has committed and was not read stops exact": sql(
         "exact.unread", "commit_seq IS NOT NULL", "false"
     ),
+    "ids of a batch that the ledger does not have are not taught":
+        code("repair.exact:_switch", "_refuse_unknown(", new="(lambda *_: None)("),
     "open attempts are lost when ids are taught": sql(
         "exact.lose_attempts", "a.status IN ('running', 'staged')", "a.status IN ('running')"
     ),

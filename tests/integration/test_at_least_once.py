@@ -13,6 +13,7 @@ from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from fixtures.postgres.server import lose
 from fixtures.postgres.warehouse import Warehouse
+from semel import failpoints
 from semel.airflow import describe
 from semel.archive import layout
 from semel.archive.marker import Marker, markers
@@ -147,6 +148,27 @@ def test_the_way_to_exactly_once(
 def test_with_the_audit_a_repeat_behind_it_is_seen(bench: Workbench, ledger: Ledger) -> None:
     """The judge blames what the catalog should have dropped, and nothing before the switch."""
     two_batches(bench, ledger)
+    spec = bench.spec()
+    switched(ledger, spec)
+    sql(ledger, "UPDATE semel.id_run SET retired_at = clock_timestamp() RETURNING 1")
+    bench.write("in/c.jsonl", events(0, 1))
+    run(ledger, spec, "r3")
+    [check] = [check for check in audit(spec).checks if not check.ok]
+    assert (check.name, check.broken) == ("ids", 1)
+    assert check.offenders[0].what == "the id survived in batch 1 already"
+
+
+# Attacks C8.
+def test_with_the_audit_each_earlier_copy_counts(bench: Workbench, ledger: Ledger) -> None:
+    """Also where the horizon of the newest one is over, and that of one before is not.
+
+    It takes 3 s, of which one is a horizon that ends.
+    """
+    bench.write("in/a.jsonl", events(0, 10))
+    run(ledger, bench.spec(**LOOSE), "r1")
+    bench.write("in/b.jsonl", events(0, 10))
+    run(ledger, bench.spec(**LOOSE, dedup={"horizon": "1 s"}), "r2")
+    sql(ledger, "SELECT pg_sleep(1.1)")
     spec = bench.spec()
     switched(ledger, spec)
     sql(ledger, "UPDATE semel.id_run SET retired_at = clock_timestamp() RETURNING 1")
@@ -396,3 +418,38 @@ def test_a_replay_from_before(bench: Workbench, ledger: Ledger) -> None:
     bench.write("in/c.jsonl", events(0, 40))
     run(ledger, spec, "r3")
     assert there(spec) == {**LOOSE_COUNTS, **dict.fromkeys(ids(30, 40), 1)}
+
+
+# Attacks D11.
+@pytest.mark.parametrize("of", ["another ledger", "another pipeline", "a ledger of meanwhile"])
+def test_a_marker_of_no_batch_here(bench: Workbench, ledger: Ledger, of: str) -> None:
+    """Its ids are not learned: what the ledger does not have is read again, and is no repeat."""
+    loose = two_batches(bench, ledger)
+    marker, [output] = layout.marker(layout.of(loose), 2), loose.sink_path().glob("*b00000002*")
+
+    def forget() -> None:
+        text = marker.read_bytes()
+        marker.unlink()
+        output.rename(bench.folder / "output")
+        lose(ledger)
+        assert adopt(ledger, loose, log=quiet).batches == 1
+        if of == "another pipeline":
+            text = text.replace(b'"pipeline": "events"', b'"pipeline": "others"')
+        marker.write_bytes(text)
+        (bench.folder / "output").rename(output)
+
+    spec = bench.spec(dedup={"keep_ids": True})
+    point = "exact.before_lock"
+    if of != "a ledger of meanwhile":
+        forget()
+        point = "exact.after_exact"
+    with pytest.raises(TerminalError, match="batch 2, which are none of 'events' here.* aside"):
+        with failpoints.armed(point, forget):
+            switched(ledger, spec)
+    kept = layout.of(spec) / Kind.IDS
+    assert counted(ledger, "id_run") == 0 and kept.exists() == (point == "exact.before_lock")
+    for path in (marker, output, *kept.glob("b00000002*")):
+        path.unlink()
+    assert switched(ledger, spec).ids == 20
+    run(ledger, spec, "r2")
+    assert there(spec) == {**dict.fromkeys(ids(0, 30), 1), **dict.fromkeys(ids(15, 20), 2), None: 1}

@@ -1,6 +1,6 @@
 """Ownership checks: refuse a sink that holds output of another pipeline or ledger."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -193,9 +193,15 @@ def _check_markers(
             "Restore sink and archive; or treat the ledger as lost: what they lack is read again "
             "(docs/operations.md)"
         )
+    refuse_unknown(pipeline, unknown)
+
+
+def refuse_unknown(pipeline: Pipeline, unknown: Collection[int]) -> None:
+    """TerminalError: the archive has markers of these batches, which the ledger does not have."""
     if unknown:
         raise TerminalError(
-            f"{layout.markers(kept)} has markers of {held.named(unknown)}, which are none of "
+            f"{layout.markers(Path(pipeline.archive_path))} has markers of "
+            f"{held.named(unknown)}, which are none of "
             f"{pipeline.name!r} here: another ledger works with this sink, or a backup has brought "
             "them back. Nothing was written. Move these markers aside, and their files"
         )

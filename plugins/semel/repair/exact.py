@@ -4,7 +4,7 @@ How it works:
 1. finalize what has committed;
 2. read the ids of each batch whose horizon is not over, as adopt does, and keep them in ids files
    where an exactly-once batch would have done so;
-3. under the pipeline's lock: prove that no other batch has committed, write the ids, end the
+3. under the pipeline's lock: prove that these and no other batches have committed, write the ids, end the
    attempts that began without them, and set the first commit that is exactly once. It is one
    transaction: killed before its end, nothing has changed but for files that stay true, and the
    same call goes on.
@@ -21,7 +21,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from semel import failpoints, settings
-from semel.archive import layout, write_marker
+from semel.archive import layout, owned, write_marker
 from semel.archive.marker import Marker, markers_in
 from semel.declare.wording import count, those
 from semel.errors import AGAIN, CorruptionError, RetryableError, StateError, TerminalError
@@ -59,8 +59,8 @@ def exact(ledger: Ledger, spec: Spec, *, log: Log = print) -> Exact:
     """Teach the catalog the ids of each batch whose horizon is not over, and let the pipeline be
     exactly once from the next commit on. The same call again changes nothing.
 
-    TerminalError: the declaration is at least once, neither files nor source have a batch's ids, or
-    a committed batch cannot be finalized. RetryableError: a batch committed meanwhile.
+    TerminalError: the declaration is at least once, neither files nor source have a batch's ids, a
+    committed batch cannot be finalized, or a marker is of no batch that the ledger has. RetryableError: a batch committed meanwhile.
     """
     try:
         return _exact(ledger, spec, log)
@@ -98,6 +98,8 @@ def _exact(ledger: Ledger, spec: Spec, log: Log) -> Exact:
     # The declaration may have another sink already.
     sink = Path(pipeline.sink_address) if spec.sink_path() else None
     found = markers_in(sink, Path(pipeline.archive_path))
+    with ledger.transaction() as connection:
+        _refuse_unknown(connection, pipeline, found)
     batches = histories(found)
     partitions = partitions_of(open_source(spec), found)
     log(f"reads the ids of {count(len(found), 'batch', 'batches')}")
@@ -177,6 +179,7 @@ def _switch(
     done = row(connection, "exact", "switch", pipeline_id=pipeline_id)
     if done is None:
         return None
+    _refuse_unknown(connection, pipeline, found)
     read = [marker.batch_id for marker in found]
     unread = row(connection, "exact", "unread", pipeline_id=pipeline_id, read=read)
     if unread is not None:
@@ -190,6 +193,13 @@ def _switch(
     reason = f"{spec.name} is exactly once from commit {done['exact_from']} on"
     change(connection, "exact", "lose_attempts", pipeline_id=pipeline_id, reason=reason)
     return done["exact_from"]
+
+
+def _refuse_unknown(
+    connection: sa.Connection, pipeline: Pipeline, found: list[Marker]
+) -> None:
+    others = owned.not_of(connection, pipeline.pipeline_id, pipeline.name, found)
+    owned.refuse_unknown(pipeline, [marker.batch_id for marker in others])
 
 
 def told(answer: Exact) -> str:
