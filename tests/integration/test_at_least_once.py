@@ -1,5 +1,6 @@
 """At least once as a choice: repeats stay, no id is kept; and the way to exactly once."""
 
+import json
 import shutil
 from collections import Counter
 from typing import Any
@@ -278,6 +279,77 @@ def test_taught_ids_outlast_output_and_source(bench: Workbench, ledger: Ledger) 
     assert there(spec) == {**LOOSE_COUNTS, **dict.fromkeys(ids(30, 50), 1)}
 
 
+# Attacks D11.
+@pytest.mark.parametrize("damage", ["fewer", "twice", "others", "deep", "outside"])
+def test_a_list_that_is_damaged(bench: Workbench, ledger: Ledger, damage: str) -> None:
+    """It lists none, and no other file is taken for the batch's. Exact, done again after the ledger
+    was lost, takes the ids from output or source, and says which file is not as it was.
+    """
+    loose, spec = two_batches(bench, ledger), bench.spec(dedup={"keep_ids": True})
+    switched(ledger, spec)
+    listed = layout.ids_list(layout.of(spec), 1)
+    plain = json.loads(text := listed.read_text())
+    files = plain["files"]
+    listed.write_text({
+        "fewer": json.dumps({**plain, "files": files[1:]}),
+        "twice": json.dumps({"files": files * 2, "ids": plain["ids"] * 2}),
+        "others": layout.ids_list(layout.of(spec), 2).read_text(),
+        "deep": "[" * 100_000,
+        "outside": json.dumps({**plain, "files": [{**files[0], "path": "../x"}, *files[1:]]}),
+    }[damage])  # fmt: skip
+    assert broken(loose) == {"strays"}
+    lose(ledger)
+    spec = bench.spec(dedup={"keep_ids": True})
+    assert adopt(ledger, spec, log=quiet).strays == ()
+    with pytest.raises(CorruptionError, match="b00000001.json is not as exact writes it.* aside"):
+        switched(ledger, spec)
+    listed.unlink()
+    layout.kept(layout.of(spec), Kind.IDS, 2, 1).unlink()
+    assert switched(ledger, spec).ids == 30
+    assert listed.read_text() == text
+    proven(spec)
+
+
+class KilledError(Exception):
+    """In place of a kill: whatever was there stays."""
+
+
+# Attacks D11.
+def test_ids_files_without_their_list(bench: Workbench, ledger: Ledger) -> None:
+    """Exact was killed between the two: nobody has to do it again, and they are of no lost batch."""
+    loose = two_batches(bench, ledger)
+
+    def killed() -> None:
+        raise KilledError
+
+    with failpoints.armed("storage.after_publish", killed), pytest.raises(KilledError):
+        switched(ledger, bench.spec(dedup={"keep_ids": True}))
+    assert len(list((layout.of(loose) / Kind.IDS).iterdir())) == 1
+    loose = bench.spec(**LOOSE)
+    proven(loose)
+    lose(ledger)
+    assert adopt(ledger, loose, log=quiet).strays == ()
+    assert switched(ledger, bench.spec()).ids == 30
+    proven(bench.spec())
+
+
+# Attacks D7, D11.
+def test_a_batch_without_an_id_is_kept_too(bench: Workbench, ledger: Ledger) -> None:
+    """It is known to have none, also when its output and its source are gone."""
+    bench.write("in/a.jsonl", [NO_ID, NO_ID])
+    run(ledger, bench.spec(**LOOSE), "r1")
+    spec = bench.spec(dedup={"keep_ids": True})
+    assert switched(ledger, spec).ids == 0
+    bench.write("in/b.jsonl", events(0, 10))
+    run(ledger, spec, "r2")
+    proven(spec)
+    (bench.data / "in" / "a.jsonl").unlink()
+    for output in spec.sink_path().glob("*b00000001*"):
+        output.unlink()
+    lose(ledger)
+    assert adopt(ledger, spec, log=quiet).ids == 10
+
+
 # Attacks D7, D8, D11.
 def test_a_table(
     bench: Workbench, ledger: Ledger, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
@@ -382,7 +454,7 @@ def test_another_file_under_the_name_of_an_ids_file(bench: Workbench, ledger: Le
     other.parent.mkdir()
     other.write_bytes(b"mine")
     spec = bench.spec(dedup={"keep_ids": True})
-    with pytest.raises(CorruptionError, match="does not hold the ids of batch 2.* move it aside"):
+    with pytest.raises(CorruptionError, match="00002-00001.parquet is not as exact .* move it"):
         switched(ledger, spec)
     other.rename(bench.folder / "aside")
     assert switched(ledger, spec).ids == 30

@@ -52,7 +52,7 @@ class Marker:
     `address` is the sink's address when the marker was written. `sink_columns` has names and Arrow
     types as the marker writes them, `sink_schema` as types. docs/protocol.md explains `generation`,
     `replay`, `admits`, `code`, `code_digest`, `parser_rules`, `buckets` and `exact_from`. `files`
-    has the ids files, too, that exact gave to a batch that was at least once.
+    has the ids files, too, that exact gave to a batch that was at least once, if it was `taught`.
     """
 
     path: Path
@@ -82,6 +82,7 @@ class Marker:
     parser_rules: int
     buckets: Buckets | None
     exact_from: int | None
+    taught: bool = False
 
     @property
     def exact(self) -> bool:
@@ -124,6 +125,15 @@ class Marker:
     def of_kind(self, kind: Kind) -> tuple[MarkedFile, ...]:
         """The files of one kind, in the marker's order."""
         return tuple(file for file in self.files if file.kind is kind)
+
+    @property
+    def taught_paths(self) -> dict[str, Path]:
+        """Where exact keeps its ids, if it was at least once: by the path that their list gives."""
+        if self.exact or not self.spec.record_id:
+            return {}
+        shards = range(self.spec.dedup.shards)
+        paths = (layout.kept(self.archive, Kind.IDS, self.batch_id, shard) for shard in shards)
+        return {str(path.relative_to(self.archive)): path for path in paths}
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
@@ -238,8 +248,8 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         buckets=Buckets.of_ranges(plain["buckets"]) if "buckets" in plain else None,
         exact_from=plain.get("exact_from", spec.exact_from),
     )
-    if spec.record_id and not marker.exact:
-        marker = replace(marker, files=(*marker.files, *_taught(marker)))
+    if spec.record_id and not marker.exact and (taught := _taught(marker)) is not None:
+        marker = replace(marker, files=(*marker.files, *taught), taught=True)
     if ("claims" in plain) == bool(marker.of_kind(Kind.CLAIMS)):
         raise ValueError("its claims must be in it, or in a file of the kind `claims`")
     names = [
@@ -260,15 +270,18 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
     return marker
 
 
-def _taught(marker: Marker) -> tuple[MarkedFile, ...]:
-    """The ids files that exact gave to the batch. A list that is damaged lists none: nobody depends
-    on them who has output or source, and the audit tells that they are on no list.
+def _taught(marker: Marker) -> tuple[MarkedFile, ...] | None:
+    """The ids files that exact gave to the batch. None: it gave none, or their list is damaged.
+    Nobody depends on them who has output or source, and the audit tells that the list is a stray.
     """
     try:
-        text = layout.ids_list(marker.archive, marker.batch_id).read_bytes()
-        return tuple(map(_file, json.loads(text)))
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return ()
+        listed = json.loads(layout.ids_list(marker.archive, marker.batch_id).read_bytes())
+        files = tuple(map(_file, listed["files"]))
+        paths = {file.path for file in files if file.kind is Kind.IDS}
+        own = len(paths) == len(files) and paths <= marker.taught_paths.keys()
+        return files if own and sum(file.records for file in files) == listed["ids"] else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _file(plain: dict[str, Any]) -> MarkedFile:

@@ -122,14 +122,16 @@ def check_files(
                 )
         kept = [file.records for file in marker.of_kind(Kind.IDS)]
         survivors = marker.counts.survivors
-        if kept and not marker.exact:  # Some of its survivors have one id, or none.
+        if marker.taught:  # Some of its survivors have one id, or none.
             owner[layout.ids_list(marker.archive, marker.batch_id)] = marker.batch_id
             survivors = min(survivors, sum(kept))
         if kept and sum(kept) != survivors:
             what = f"its ids files hold {sum(kept)} ids of {survivors} survivors"
             findings.blame("files", Offender(what=what, batch=marker.batch_id))
     findings.examine("strays", len(there))
-    for path in sorted(there.difference(owner, replaced)):
+    # Keeps D11.
+    left = (path for marker in markers for path in marker.taught_paths.values())
+    for path in sorted(there.difference(owner, replaced, left)):
         what = "no marker lists it: its batch is being finalized just now, or it was put there"
         findings.blame("strays", Offender(what=what, file=str(path)))
     return gone - wrong

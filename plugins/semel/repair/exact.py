@@ -131,10 +131,10 @@ def _keep(spec: Spec, marker: Marker, ids: list[ShardIds]) -> None:
     """Keep the ids of a batch in ids files, if an exactly-once one would have: each whole, then
     their list. `spec`: the declaration of now.
 
-    CorruptionError: a file has the name of one of them, and is another.
+    CorruptionError: a file has the name of one of them or of the list, and is another.
     """
     kept = spec.keeps_ids or marker.spec.exactly_once().keeps_ids
-    if not kept or not ids or marker.of_kind(Kind.IDS):
+    if not kept or not marker.counts.survivors:
         return
     listed = layout.ids_list(marker.archive, marker.batch_id)
     make_folder(listed.parent)
@@ -144,17 +144,19 @@ def _keep(spec: Spec, marker: Marker, ids: list[ShardIds]) -> None:
         of = Shard(shard=part.shard, shards=marker.spec.dedup.shards, buckets=part.buckets)
         file = io.BytesIO()
         write_shard(file, of, part.h1, part.h2)
-        with suppress(FileExistsError):  # An earlier try has written it, or a twin.
-            write_new(path, file.getvalue())
-        if path.read_bytes() != file.getvalue():
-            raise CorruptionError(
-                f"{path} does not hold the ids of batch {marker.batch_id}, and was not touched; "
-                "move it aside",
-                next=AGAIN,
-            )
+        _write(path, file.getvalue())
         files.append(write_marker.listed(path, marker.archive, Kind.IDS, len(part.h1)))
-    with suppress(FileExistsError):
-        write_new(listed, json.dumps(files, indent=1, sort_keys=True).encode() + b"\n")
+    plain = {"files": files, "ids": sum(len(part.h1) for part in ids)}
+    _write(listed, json.dumps(plain, indent=1, sort_keys=True).encode() + b"\n")
+
+
+def _write(path: Path, data: bytes) -> None:
+    with suppress(FileExistsError):  # An earlier try has written it, or a twin.
+        write_new(path, data)
+    if path.read_bytes() != data:
+        raise CorruptionError(
+            f"{path} is not as exact writes it, and was not touched; move it aside", next=AGAIN
+        )
 
 
 def _gone(spec: Spec, catalog: Taught) -> TerminalError:

@@ -158,6 +158,8 @@ def _adopt(
     outputs = [marker for batch in batches for marker in batch.outputs]
     listed = {marker.target_of(file) for marker in outputs for file in marker.files}
     named = {*(str(sink / path) for path in there.output), *(str(kept / p) for p in there.kept)}
+    # Keeps D11.
+    listed |= {str(path) for marker in found for path in marker.taught_paths.values()}
     numbers = {marker.batch_id for marker in found}
     named |= {str(kept / path) for path, of in there.replaced.items() if of not in numbers}
     made = ((m.made_by, m.replay.fence if m.replay else m.fence) for m in outputs)

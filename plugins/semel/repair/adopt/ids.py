@@ -1,6 +1,6 @@
 """Recover the ids of a finalized batch from its files alone, for a lost catalog.
 
-They come from the batch's ids files; else from its output (without transforms, since these may drop
+They come from the batch's ids files (of one that was at least once, these come last); else from its output (without transforms, since these may drop
 or change ids); else from the source: the claimed ranges, less what decisions and dead letters name.
 Everything read is proven first: files by size and checksum, ranges by head and tail. The result has
 as many distinct ids as the marker has survivors; otherwise it is an error. Of a batch that was at
@@ -68,14 +68,17 @@ def ids_of(batch: History, claims: Iterable[Claim]) -> list[ShardIds]:
     marker = batch.first
     if not marker.counts.survivors:
         return []
+    kept = {"ids files": lambda: _kept(marker)}
     ways: dict[str, Callable[[], list[ShardIds]]] = {}
-    if marker.of_kind(Kind.IDS):
-        ways["ids files"] = lambda: _kept(marker)
+    if marker.of_kind(Kind.IDS) and not marker.taught:
+        ways |= kept
     for made in reversed(batch.outputs):
         if made.sink and not made.spec.transforms:
             name = f"output of generation {made.generation}" if batch.replays else "output"
             ways[name] = partial(_of_output, marker, made)
     ways["source"] = lambda: _proven(marker, in_source(marker, tuple(claims), before=batch.before))
+    if marker.taught:  # Their number proves nothing: they come last.
+        ways |= kept
     whys = []
     for name, way in ways.items():
         try:
