@@ -80,7 +80,7 @@ def test_the_next_week_survives_a_failed_run(stack: Stack) -> None:
     sums_are_exact(stack, answer, [1] * 6 + [2] + [1] * 7)
 
 
-@pytest.mark.rest
+@pytest.mark.proof
 def test_every_way_gives_the_same_rows(stack: Stack) -> None:
     """The weeks through Airflow, `semel run` and spark-submit: one set of rows, each row once.
 

@@ -305,8 +305,8 @@ print("survivors", done.finalized.counts.survivors)
 """
 
 
-@pytest.mark.rest
-@pytest.mark.parametrize("away", [False, pytest.param(True, marks=pytest.mark.proof)])
+@pytest.mark.proof
+@pytest.mark.parametrize("away", [False, True])
 def test_a_whole_run_by_spark(
     avro: AvroTopic, kafka: Kafka, ledger: Ledger, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, away: bool,
