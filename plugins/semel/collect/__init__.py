@@ -223,8 +223,8 @@ def _remove_staged(ledger: Ledger, pipeline_id: int, kept: Path) -> tuple[int, i
 
 # Keeps G9.
 def _put_away(ledger: Ledger, spec: Spec, pipeline_id: int) -> tuple[int, tuple[str, ...]]:
-    """Move the parts of the source of which all is finalized or lost. Returns how many were, and why
-    others were left.
+    """Move the parts of the source of which all is finalized or lost. Returns how many were, and
+    why others were left.
     """
     if not spec.source.puts_away:
         return 0, ()

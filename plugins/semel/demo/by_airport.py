@@ -1,7 +1,7 @@
 """The demo's third pipeline: delays by airport, from the output of the first one.
 
-Airflow begins its runs, one for each batch that the first one finalizes; the sums of all batches must
-be the known truth.
+Airflow begins its runs, one for each batch that the first one finalizes; the sums of all batches
+must be the known truth.
 """
 
 import time

@@ -4,8 +4,8 @@ How it works:
 1. finalize what has committed;
 2. read the ids of each batch whose horizon is not over, as adopt does, and keep them in ids files
    where an exactly-once batch would have done so;
-3. under the pipeline's lock: prove that these and no other batches have committed, write the ids, end the
-   attempts that began without them, and set the first commit that is exactly once. It is one
+3. under the pipeline's lock: prove that these and no other batches have committed, write the ids,
+   end the attempts that began without them, and set the first commit that is exactly once. It is one
    transaction: killed before its end, nothing has changed but for files that stay true, and the
    same call goes on.
 """
@@ -60,7 +60,8 @@ def exact(ledger: Ledger, spec: Spec, *, log: Log = print) -> Exact:
     exactly once from the next commit on. The same call again changes nothing.
 
     TerminalError: the declaration is at least once, neither files nor source have a batch's ids, a
-    committed batch cannot be finalized, or a marker is of no batch that the ledger has. RetryableError: a batch committed meanwhile.
+    committed batch cannot be finalized, or a marker is of no batch that the ledger has.
+    RetryableError: a batch committed meanwhile.
     """
     try:
         return _exact(ledger, spec, log)

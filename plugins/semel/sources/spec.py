@@ -55,7 +55,8 @@ class Records(Model):
     part has where it has something to read; `awaited`: what a part waits for that shows a record
     and has none. `limits`: the keys that bound a batch. `acknowledged`: whether the source is told
     what is finalized; `way`: the keys that say how one gets there to tell it. `dated`: whether each
-    part has a time of its own. `expires`: what takes away records that were read. `aside`: keys that say what a plan does, and not what is in a batch.
+    part has a time of its own. `expires`: what takes away records that were read. `aside`: keys
+    that say what a plan does, and not what is in a batch.
     """
 
     unit: ClassVar[str]

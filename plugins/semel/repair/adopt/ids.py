@@ -1,7 +1,8 @@
 """Recover the ids of a finalized batch from its files alone, for a lost catalog.
 
-They come from the batch's ids files (of one that was at least once, these come last); else from its output (without transforms, since these may drop
-or change ids); else from the source: the claimed ranges, less what decisions and dead letters name.
+They come from the batch's ids files (of one that was at least once, these come last); else from its
+output (without transforms, since these may drop or change ids); else from the source: the claimed
+ranges, less what decisions and dead letters name.
 Everything read is proven first: files by size and checksum, ranges by head and tail. The result has
 as many distinct ids as the marker has survivors; otherwise it is an error. Of a batch that was at
 least once, some of whose records have one id, or none, the records are as many.

@@ -1,5 +1,5 @@
-"""Moving files that are read and finalized, below the source's folder, where `source.after_finalize`
-says so: replays and the audit find them there.
+"""Moving files that are read and finalized, below the source's folder, where
+`source.after_finalize` says so: replays and the audit find them there.
 """
 
 import os

@@ -169,8 +169,8 @@ def _replayed(source: Opens, one: Looked, held: Partition) -> Refusal:
     return refusal(
         one.part,
         Does.REPLAYED,
-        f"its output is not what was read as {show(source, held)}; it has {one.rows} rows now. What "
-        "was read stays, as no replay of this pipeline takes another pipeline's: declare one of "
+        f"its output is not what was read as {show(source, held)}; it has {one.rows} rows now. "
+        "What was read stays, as no replay of this pipeline takes another pipeline's: declare one of "
         f"another name and sink, which reads all from its start; or {accept} reads the new output "
         "as new rows, beside the old ones",
     )

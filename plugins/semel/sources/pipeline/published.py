@@ -58,8 +58,8 @@ class OutputFile:
 
     # Keeps S29.
     def is_whole(self) -> bool:
-        """Whether it has its size and checksum, and as many rows as are listed. OSError: it cannot be
-        read.
+        """Whether it has its size and checksum, and as many rows as are listed. OSError: it cannot
+        be read.
         """
         same = self.path.stat().st_size == self.bytes and checksum(self.path) == self.checksum
         return same and rows_in(self.path) == self.records
@@ -138,11 +138,15 @@ class Place:
                 raise ValueError(f"its format is {plain['format']!r}, and {MARKER_FORMAT} is known")
             before = {"batch_id": plain["batch_id"], "generation": plain.get("generation", 1) - 1}
             if "replaces" in plain and not ("replay" in plain and plain["replaces"] == [before]):
-                raise ValueError(f"it replaces {plain['replaces']!r}: unknown to this version of semel")
+                raise ValueError(
+                    f"it replaces {plain['replaces']!r}: unknown to this version of semel"
+                )
             if not path.name.startswith(f"b{whole(plain, 'batch_id'):08d}"):
                 raise ValueError(f"it speaks of batch {plain['batch_id']}")
             return self._output(plain)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        except (
+            OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError
+        ) as error:  # fmt: skip
             why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             raise CorruptionError(
                 f"the marker {path} cannot be read: {why}; restore it from a backup"

@@ -142,8 +142,8 @@ class FinalizedBatches(SealedSource):
             more = f", and {len(misfits) - KEYS_NAMED_MAX} more" * (len(misfits) > KEYS_NAMED_MAX)
             what = "; ".join(misfits[:KEYS_NAMED_MAX])
             return "schema", (
-                f"{what}{more}. Correct the pipeline's schema; or `semel replay {declared.pipeline} "
-                f"--batches {output.batch_id}` writes the batch as that pipeline declares now"
+                f"{what}{more}. Correct the pipeline's schema; or `semel replay "
+                f"{declared.pipeline} --batches {output.batch_id}` writes the batch as that pipeline declares now"
             )
         return None
 

@@ -24,7 +24,9 @@ class PipelineSource(Records):
     complete: ClassVar[str] = "row"
     awaited: ClassVar[str] = "the marker of a batch"
     dated: ClassVar[bool] = False
-    expires: ClassVar[str] = "a replay of the pipeline that was read has replaced some of its output"
+    expires: ClassVar[str] = (
+        "a replay of the pipeline that was read has replaced some of its output"
+    )
     limits: ClassVar[str] = "limits.records_per_batch_max"
     format: ClassVar[str] = "parquet"
 
