@@ -314,7 +314,7 @@ def _assert_nothing_else(spec: Spec, found: Found) -> None:
     }
     there -= _replaced(spec, markers, there)
     lists = set((own / "ids").glob("b*.json"))
-    taught = {own / file["path"] for path in lists for file in json.loads(path.read_text())}
+    taught = {own / file["path"] for path in lists for file in json.loads(path.read_text())["files"]}
     listed = {*found.files, *markers, *lists, *taught}
     assert there == listed, "a file that no marker lists, or a listed one that is not there"
 
