@@ -49,9 +49,9 @@ WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
 ORDER BY p.name, p.generation DESC;
 
 -- name: committed
--- Whether a batch that has committed claimed something of a partition.
-SELECT c.batch_id
+-- Of some partitions, those of which a batch that has committed claimed something.
+SELECT DISTINCT c.source_partition_id
 FROM semel.claim AS c
 JOIN semel.batch AS b USING (batch_id)
-WHERE c.source_partition_id = :partition AND b.pipeline_id = :pipeline_id AND b.status IN ('committed', 'finalized')
-LIMIT 1;
+WHERE c.source_partition_id = ANY(CAST(:partitions AS bigint[]))
+  AND b.pipeline_id = :pipeline_id AND b.status IN ('committed', 'finalized');

@@ -298,7 +298,7 @@ OF_SECONDS: dict[str, Removal] = {
         "collect.accounted", "b.status = 'finalized'", "b.status <> 'abandoned'"
     ),
     "a source's file goes as it was read":
-        code("sources.files.away:put_away", "fingerprint != known.fingerprint"),
+        code("sources.files.away:put_away", "fingerprint(known.name) != known.fingerprint"),
     "what was read under a batch's name is not read in another form":
         gives("sources.pipeline.matching:judge", "go on"),
     "a file of a batch is proven before its rows are read":

@@ -113,6 +113,10 @@ class Late(StrEnum):
     ACCEPT = "accept"
 
 
+NAME = r"^[a-z][a-z0-9_]{0,62}$"
+"""What a pipeline's name looks like."""
+
+
 class Model(BaseModel):
     """What all parts share: frozen, no unknown keys, and no input echoed in errors."""
 

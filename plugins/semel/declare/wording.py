@@ -1,6 +1,6 @@
 """Numbers and lists of things, in words."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 FILES_NAMED_MAX = 10
 """Files that a summary or an error names; `semel gaps` lists them all."""
@@ -25,6 +25,12 @@ def named(names: tuple[str, ...]) -> str:
     """The first of some names, quoted."""
     shown = ", ".join(map(repr, names[:FILES_NAMED_MAX]))
     return shown + (", ..." if len(names) > FILES_NAMED_MAX else "")
+
+
+def some_of(faults: Sequence[str]) -> str:
+    """Some faults as one sentence's part: the first ones, and how many more there are."""
+    more = len(faults) - KEYS_NAMED_MAX
+    return "; ".join(faults[:KEYS_NAMED_MAX]) + (f", and {more} more" if more > 0 else "")
 
 
 def size(count: int) -> str:

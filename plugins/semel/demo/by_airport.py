@@ -13,7 +13,7 @@ from rich.table import Table
 from semel import console
 from semel.archive.marker import Marker, markers_of
 from semel.clients.sql import query
-from semel.demo import flights
+from semel.demo import by_day, flights
 from semel.demo.airflow_api import POLL_SECONDS, AirflowApi
 from semel.demo.follow import RUN_SECONDS_MAX
 from semel.errors import TerminalError, UnavailableError
@@ -54,12 +54,7 @@ def wait_for(api: AirflowApi, spec: Spec, read: Marker, since: datetime) -> str:
 
 def found(spec: Spec) -> Sums:
     """The sums of the pipeline's table. UnavailableError, TerminalError: it does not answer."""
-    from semel.sinks.postgres.link import connected
-    from semel.sinks.postgres.target import PostgresTarget, dsn_of
-
-    target = PostgresTarget(dsn=dsn_of(spec.sink.connection), table=spec.sink.table)
-    with connected(target) as connection:
-        rows = connection.execute(query("demo", "by_airport").text).fetchall()
+    rows = by_day.rows_of(spec, query("demo", "by_airport").text)
     return [{n: row[n] if n == "airport" else int(row[n] or 0) for n in SHOWN} for row in rows]
 
 

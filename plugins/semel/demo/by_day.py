@@ -57,14 +57,19 @@ def psql() -> str | None:
     return f"{opened} -c {shlex.quote(statement())}" if opened else None
 
 
-def compare(spec: Spec, truth: list[DaySums]) -> Compared:
-    """Ask the pipeline's table. UnavailableError, TerminalError: it does not answer."""
+def rows_of(spec: Spec, text: str) -> list[dict[str, Any]]:
+    """What a query finds in the pipeline's table. UnavailableError, TerminalError: no answer."""
     from semel.sinks.postgres.link import connected
     from semel.sinks.postgres.target import PostgresTarget, dsn_of
 
     target = PostgresTarget(dsn=dsn_of(spec.sink.connection), table=spec.sink.table)
     with connected(target) as connection:
-        rows = connection.execute(statement()).fetchall()
+        return connection.execute(text).fetchall()
+
+
+def compare(spec: Spec, truth: list[DaySums]) -> Compared:
+    """Ask the pipeline's table. UnavailableError, TerminalError: it does not answer."""
+    rows = rows_of(spec, statement())
     found = [
         DaySums(day=row["day"], **{name: int(row[name] or 0) for name in SHOWN}) for row in rows
     ]

@@ -15,6 +15,7 @@ from semel.declare import ddl
 from semel.declare import yaml as spec_yaml
 from semel.declare.context import Context
 from semel.declare.parts import (
+    NAME,
     RESERVED_NAME,
     REST_COLUMN,
     Dedup,
@@ -49,7 +50,7 @@ UPSTREAM = "upstream"
 class Spec(Model):
     """One pipeline."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
+    name: str = Field(pattern=NAME)
     """The pipeline's name, which is its DAG's too. Never reuse or change it: ids hang on it."""
     description: str = ""
     """What it is for; shown in Airflow."""

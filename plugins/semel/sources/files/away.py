@@ -3,6 +3,7 @@
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from semel import failpoints
@@ -29,16 +30,18 @@ def cannot_grow(context: Context, path: str) -> bool:
 
 
 # Keeps G9.
-def put_away(context: Context, known: Partition, fingerprint: str) -> bool:
-    """Move the file of a partition, if it is as it was read: `fingerprint` is that of now. Returns
-    whether it was moved. SourceError: it cannot be.
+def put_away(context: Context, known: Partition, fingerprint: Callable[[str], str]) -> bool:
+    """Move the file of a partition, if it is as it was read: by the `fingerprint` that a path has
+    now. Returns whether it was moved. SourceError: it cannot be.
 
     Both names are its own for a moment; whoever dies then leaves it to the next call.
     """
     target = place_of(context, known.name)
-    if target is None or fingerprint != known.fingerprint:
+    if target is None:
         return False
     try:
+        if fingerprint(known.name) != known.fingerprint:
+            return False
         make_folder(target.parent)
         try:
             os.link(known.name, target)

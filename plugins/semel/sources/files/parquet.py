@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 import xxhash
 
 from semel.declare.context import Context
-from semel.declare.wording import KEYS_NAMED_MAX
+from semel.declare.wording import some_of
 from semel.errors import first_line
 from semel.model.batch import Claim
 from semel.sources import Look, Partition, Refusal
@@ -95,10 +95,8 @@ class ParquetFiles(SealedSource):
             raise _Unusable("damaged", why) from error
         refused = None
         if misfits:
-            more = f", and {len(misfits) - KEYS_NAMED_MAX} more" * (len(misfits) > KEYS_NAMED_MAX)
-            what = "; ".join(misfits[:KEYS_NAMED_MAX])
             advice = "Replace the file, or correct the pipeline's schema"
-            refused = refusal(part, "schema", f"{what}{more}. {advice}")
+            refused = refusal(part, "schema", f"{some_of(misfits)}. {advice}")
         key = xxhash.xxh3_128_hexdigest(footer)
         return Looked(part=part, length=part.length, key=key, rows=rows, refused=refused)
 
@@ -113,19 +111,15 @@ class ParquetFiles(SealedSource):
 
     def now(self, name: str) -> Part:
         try:
-            return _part(listed(name, None, os.stat(name)))
+            return _at(name)
         except FileNotFoundError:
             moved = away.place_of(self.context, name)
             if moved is None:
                 raise
-            return _part(listed(str(moved), None, os.stat(moved)))
+            return _at(str(moved))
 
     def put_away(self, known: Partition) -> bool:
-        try:
-            now = _part(listed(known.name, None, os.stat(known.name)))
-        except FileNotFoundError:
-            return False
-        return away.put_away(self.context, known, now.fingerprint)
+        return away.put_away(self.context, known, lambda path: _at(path).fingerprint)
 
     def read(
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
@@ -174,6 +168,11 @@ def _part(file: ListedFile) -> Part:
         length=file.size,
         when=file.when,
     )
+
+
+def _at(path: str) -> Part:
+    """The file under a path now, without its time. OSError: there is none."""
+    return _part(listed(path, None, os.stat(path)))
 
 
 @contextmanager

@@ -99,11 +99,10 @@ class FilesSource(Source):
         claimed.check_claims(claims, self.root, batch_id)
 
     def put_away(self, known: Partition) -> bool:
-        try:
-            now = listed(known.name, None, os.stat(known.name))
-        except FileNotFoundError:
-            return False
-        return away.put_away(self.context, known, now.fingerprint)
+        def now(path: str) -> str:
+            return listed(path, None, os.stat(path)).fingerprint
+
+        return away.put_away(self.context, known, now)
 
     def is_whole(self, claim: Claim) -> bool:
         return formats.is_whole(self.context) or is_gzip(claim.name)

@@ -56,10 +56,11 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
     offers, refused, begun = [], [], []
     looked, unread = _looked(source, known)
     held = _held(known, looked)
+    reads = _reads(known, looked, held)
     for one in looked:
         was = held.get(one.part.name)
         offer = offer_of(one, was)
-        does = judge(_read(known, one, was))
+        does = judge(reads[one.part.name])
         if not one.key:
             refused.append(one.refused)
         elif does is Does.REPLAYED:
@@ -112,13 +113,21 @@ def _held(known: Known, looked: list[Looked]) -> dict[str, Partition]:
     return {r["name"]: Partition(**r) for r in closed} | held
 
 
-def _read(known: Known, one: Looked, held: Partition | None) -> Read:
-    if held is None:
-        return Read.NOTHING
-    if held.evidence.get("content") == one.key:
-        return Read.SAME
-    number = held.source_partition_id
-    return Read.OTHER if known.rows("sealed", "committed", partition=number) else Read.UNREAD
+def _reads(
+    known: Known, looked: list[Looked], held: dict[str, Partition]
+) -> dict[str, Read]:
+    """What is known under each name."""
+    found = {one.part.name: Read.NOTHING for one in looked}
+    other = {}
+    for one in looked:
+        name, was = one.part.name, held.get(one.part.name)
+        if was is not None and was.evidence.get("content") == one.key:
+            found[name] = Read.SAME
+        elif was is not None:
+            other[name] = was.source_partition_id
+    rows = known.rows("sealed", "committed", partitions=[*other.values()]) if other else []
+    read = {r["source_partition_id"] for r in rows}
+    return found | {n: Read.OTHER if k in read else Read.UNREAD for n, k in other.items()}
 
 
 def offer_of(one: Looked, held: Partition | None) -> PartOffer:
@@ -145,10 +154,10 @@ def word(
 ) -> Word | None:
     """As `Source.accept`."""
     looked, _ = _looked(source, known)
-    one = next((one for one in looked if one.part.name == name and one.key), None)
-    held = _held(known, [one]).get(name) if one else None
-    pipeline = source.context.name
-    if one is None or judge(_read(known, one, held)) is not Does.REPLAYED:
+    asked = [one for one in looked if one.part.name == name and one.key]
+    held, pipeline = _held(known, asked), source.context.name
+    reads = _reads(known, asked, held)
+    if not asked or judge(reads[name]) is not Does.REPLAYED:
         if is_open and not same:
             return None
         raise SourceError(
@@ -161,7 +170,8 @@ def word(
             "is accepted, or nothing",
             next=f"semel accept {pipeline} {quoted(name)}",
         )
-    return Word(offer=offer_of(one, None), ended=[] if held.closed else [held], superseded=[])
+    was = held[name]
+    return Word(offer=offer_of(asked[0], None), ended=[] if was.closed else [was], superseded=[])
 
 
 def _replayed(source: Opens, one: Looked, held: Partition) -> Refusal:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from semel.declare.context import Context
-from semel.declare.wording import KEYS_NAMED_MAX
+from semel.declare.wording import some_of
 from semel.errors import AGAIN, CorruptionError, SourceError
 from semel.formats.exact import misfit
 from semel.model.batch import Claim
@@ -139,11 +139,10 @@ class FinalizedBatches(SealedSource):
                 "declares now"
             )
         if misfits := list(_misfits(output, self.context)):
-            more = f", and {len(misfits) - KEYS_NAMED_MAX} more" * (len(misfits) > KEYS_NAMED_MAX)
-            what = "; ".join(misfits[:KEYS_NAMED_MAX])
             return "schema", (
-                f"{what}{more}. Correct the pipeline's schema; or `semel replay "
-                f"{declared.pipeline} --batches {output.batch_id}` writes the batch as that pipeline declares now"
+                f"{some_of(misfits)}. Correct the pipeline's schema; or `semel replay "
+                f"{declared.pipeline} --batches {output.batch_id}` writes the batch as that "
+                "pipeline declares now"
             )
         return None
 

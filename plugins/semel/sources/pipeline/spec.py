@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from semel import settings
 from semel.declare import ddl
-from semel.declare.parts import OnRefused, Select, Text, Unknown
+from semel.declare.parts import NAME, OnRefused, Select, Text, Unknown
 from semel.declare.place import Place
 from semel.errors import TerminalError
 from semel.formats.table import source_format
@@ -32,7 +32,7 @@ class PipelineSource(Records):
 
     type: Literal["pipeline"]
     """The kind of source."""
-    pipeline: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
+    pipeline: str = Field(pattern=NAME)
     """The name of the pipeline whose output is read. Its sink is files, in format: parquet."""
     path: Text | None = None
     """The folder of that output; null: as the pipeline's own file, beside this one, declares it."""
