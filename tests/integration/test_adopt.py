@@ -11,6 +11,7 @@ import pytest
 from fixtures.batches.account import first_batch, ids, quiet, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
+from fixtures.contract.sources import Files, Parquet
 from fixtures.postgres.server import lose
 from fixtures.spark.local import LocalEngine
 from semel import failpoints
@@ -392,3 +393,33 @@ def test_a_generation_that_was_accepted_is_the_open_one(bench: Workbench, ledger
     bench.write("in/a.jsonl", events(130, 140), "ab")
     run(ledger, spec, "r4")
     assert settled(spec, audited=False).ids == sorted([*ids(0, 10), *ids(100, 140)])
+
+
+# Attacks D4.
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_what_accept_left_out_stays_left_out(
+    bench: Workbench, ledger: Ledger, kind: str
+) -> None:
+    """Records before `accept --from` are never read, also when the ledger that knew it is lost."""
+    place = Parquet(bench) if kind == "parquet" else Files(bench, kind)
+    spec = place.spec()
+    place.append(0, 10)
+    run(ledger, spec, "r1")
+    path = place.path
+    if kind == "parquet":
+        place.write(path, 0, 20)
+        begins = 10
+    else:
+        begins = path.stat().st_size
+        path.write_bytes(path.read_bytes().replace(b'"n": 0', b'"n": 7'))
+        place.append(10, 20)
+    run(ledger, spec, "r2")
+    accept_file(ledger, spec, str(path), same=False, start=begins)
+    run(ledger, spec, "r3")
+    lose(ledger)
+    adopt(ledger, spec, log=quiet)
+    place.append(20, 30)
+    run(ledger, spec, "r4")
+    assert settled(spec, audited=False).ids == ids(0, 30)
+    text = "SELECT lower(span), upper(span), reason FROM semel.loss"
+    assert sql(ledger, text) == [(0, begins, "repeated")]

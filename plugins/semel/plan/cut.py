@@ -14,6 +14,7 @@ from semel.sources import (
     RefusedError,
     as_read,
     in_window,
+    since,
     unclaimed,
 )
 
@@ -91,7 +92,9 @@ def _ranges(request: Request, survey: Survey) -> tuple[list[Range], int, list[Re
             except RefusedError as error:
                 refused[offer.name] = error.refusal
                 continue
-            taken.append(Range(offer=offer, start=start, end=stop, evidence=evidence))
+            taken.append(
+                Range(offer=offer, start=start, end=stop, evidence=evidence | since(offer))
+            )
             used += stop - start
         if stop < end:
             break

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -24,7 +24,7 @@ from semel.model.batch import Pipeline
 from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
 from semel.plan import partitions
-from semel.sources import Evidence, Shown, Source, Spans, Word, as_read, quoted
+from semel.sources import Evidence, Shown, Source, Spans, Word, as_read, quoted, since
 
 _ROUNDS_MAX = 20
 
@@ -230,7 +230,8 @@ def _write(
     partitions.lose(connection, lost, "replaced", by)
     partitions.retire(connection, retired)
     if same is None:
-        (new,) = partitions.insert(connection, pipeline_id, [(offer, None)])
+        begun = replace(offer, evidence=offer.evidence | since(offer))
+        (new,) = partitions.insert(connection, pipeline_id, [(begun, None)])
         if offer.start:
             passed = {new["source_partition_id"]: [(0, offer.start)]}
             partitions.lose(connection, passed, offer.reason, by)

@@ -410,6 +410,16 @@ def as_read(offer: Offer, last: Range | None, *, settled: bool) -> Partition:
     )
 
 
+def since(offer: Offer) -> Evidence:
+    """Where an offer's partition begins, as evidence: nothing before it is ever read. Empty: at 0.
+
+    A claim that has it lets adopt know it, without the ledger.
+    """
+    if offer.known is None:
+        return {"since": offer.start} if offer.start else {}
+    return {key: offer.known.evidence[key] for key in ("since",) if key in offer.known.evidence}
+
+
 GIVE_UP = "A batch that never committed can be given up"
 """Begins the advice that ends an error about claims. It applies to batches not yet finalized."""
 

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from semel.archive.marker import Marker
 from semel.ledger import change
 from semel.model.manifest import Kind
+from semel.plan.partitions import lose
 from semel.repair.adopt.history import History
 from semel.repair.adopt.partitions import Adoptee
 
@@ -24,7 +25,7 @@ _Asked = tuple[str, int | None, int | None]
 def write_partitions(
     connection: sa.Connection, pipeline_id: int, partitions: list[Adoptee]
 ) -> None:
-    """Write the source partitions, under their old numbers."""
+    """Write the source partitions, under their old numbers, and what is never read of them."""
     known = [asdict(part.known) for part in partitions]
     change(
         connection,
@@ -33,6 +34,9 @@ def write_partitions(
         pipeline_id=pipeline_id,
         partitions=json.dumps(known),
     )
+    begins = {k["source_partition_id"]: k["evidence"].get("since", 0) for k in known}
+    passed = {number: [(0, start)] for number, start in begins.items() if start}
+    lose(connection, passed, "repeated", "adopt")
 
 
 def write_batches(
