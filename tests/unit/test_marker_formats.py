@@ -103,6 +103,16 @@ def test_what_a_reader_cannot_follow_is_refused(sink: Path, more: dict) -> None:
         markers(sink)
 
 
+# Attacks R3.
+def test_what_is_nested_without_end_is_refused(sink: Path) -> None:
+    """A marker that no parser can follow is damage like any other: it is named, nothing else ends.
+    """
+    path = second_marker(sink)
+    path.write_text("[" * 100_000)
+    with pytest.raises(CorruptionError, match="b00000002.json.*nested too deeply"):
+        markers(sink)
+
+
 VALUES = {
     int: st.integers(-(1 << 63), (1 << 63) - 1),
     str: st.text(st.characters(exclude_categories=["Cs"])),

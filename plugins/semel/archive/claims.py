@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from semel.errors import CorruptionError
 from semel.model.batch import Claim
+from semel.model.plain import parsed
 
 _T = TypeVar("_T")
 
@@ -41,7 +42,7 @@ def to_claim(plain: Mapping[str, Any]) -> Claim:
     """A claim from plain values. KeyError, TypeError, ValueError: they are not a claim."""
     plain = dict(plain)
     if isinstance(plain["evidence"], str):  # From a file beside a marker.
-        plain["evidence"] = json.loads(plain["evidence"])
+        plain["evidence"] = parsed(plain["evidence"])
     return typed(Claim, plain)
 
 

@@ -4,7 +4,6 @@ It is one JSON file that names the batch's files; docs/protocol.md gives its fie
 writes it.
 """
 
-import json
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -21,6 +20,7 @@ from semel.model.arrow import arrow_type
 from semel.model.batch import Claim, Counts
 from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, MarkedFile
+from semel.model.plain import parsed
 from semel.pipeline.spec import Spec
 from semel.sinks.spec import archive_of
 from semel.storage import checksum
@@ -201,7 +201,7 @@ def read_marker(path: Path, sink: Path | None) -> Marker:
 def parse_marker(text: bytes | None, path: Path, sink: Path | None) -> Marker:
     """As `read_marker`, with `text` if it was read already."""
     try:
-        plain = json.loads(path.read_bytes() if text is None else text)
+        plain = parsed(path.read_bytes() if text is None else text)
         # Keeps R3.
         if plain["format"] != MARKER_FORMAT:
             raise ValueError(f"its format is {plain['format']!r}, and {MARKER_FORMAT} is known")
@@ -275,12 +275,12 @@ def _taught(marker: Marker) -> tuple[MarkedFile, ...] | None:
     Nobody depends on them who has output or source, and the audit tells that the list is a stray.
     """
     try:
-        listed = json.loads(layout.ids_list(marker.archive, marker.batch_id).read_bytes())
+        listed = parsed(layout.ids_list(marker.archive, marker.batch_id).read_bytes())
         files = tuple(map(_file, listed["files"]))
         paths = {file.path for file in files if file.kind is Kind.IDS}
         own = len(paths) == len(files) and paths <= marker.taught_paths.keys()
         return files if own and sum(file.records for file in files) == listed["ids"] else None
-    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -20,6 +20,7 @@ from semel import settings
 from semel.archive.commit_of import commit_of
 from semel.errors import CorruptionError, TerminalError
 from semel.model.batch import Batch
+from semel.model.plain import parsed
 from semel.pipeline.spec import Spec
 from semel.pipeline.transforms import file_of
 from semel.storage import Sealed, make_folder, write_new
@@ -176,7 +177,7 @@ def of_marker(marker: Path) -> Named | None:
 
 def _read(path: Path, part: Callable[[Any], object]) -> Named | None:
     try:
-        return Named.from_json(part(json.loads(path.read_bytes())))
+        return Named.from_json(part(parsed(path.read_bytes())))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 

@@ -28,6 +28,7 @@ from semel.ledger import Row
 from semel.model.batch import Attempt, Batch, Claim, Counts, Pipeline
 from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, ManifestFile
+from semel.model.plain import parsed
 from semel.pipeline.spec import Spec
 from semel.storage import (
     Sealed,
@@ -78,7 +79,7 @@ def content(
         "spec_digest": batch.spec_digest,
         "parser_rules": batch.spec.get("parser_rules", 1),
         "input_digest": attempt.input_digest,
-        "sink_schema": json.loads(attempt.sink_schema or "[]"),
+        "sink_schema": parsed(attempt.sink_schema or "[]"),
         "sink": {"type": batch.spec["sink"]["type"], "address": pipeline.sink_address},
         "counts": asdict(counts),
         **_admits(batch),
@@ -183,7 +184,7 @@ def write(kept: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]
     try:
         write_new(marker, _text(content))
     except FileExistsError:
-        there = json.loads(marker.read_bytes())
+        there = parsed(marker.read_bytes())
         if there.get("generation", 1) > 1:
             return
         _check_same(marker, there, content)
@@ -213,7 +214,7 @@ def replace(
         return  # A later replay replaced this one, so this one is finalized.
     new = _successor(text, batch, won, output)
     if there.generation == batch.generation:
-        _check_same(path, json.loads(text), new)
+        _check_same(path, parsed(text), new)
     else:
         _keep_aside(layout.replaced(kept, batch.root, there.generation), text, there)
         _rename(layout.attempt(kept, batch.batch_id, won["fence"]), path, new)
@@ -243,7 +244,7 @@ def _there(path: Path, batch: Batch) -> tuple[bytes, Marker]:
 
 def _successor(text: bytes, batch: Batch, won: Row, output: dict[str, Any]) -> dict[str, Any]:
     """The marker of a replay: the one before, with the new output in place of the old."""
-    before, replaced = json.loads(text), (Kind.DATA, Kind.REFUSED)
+    before, replaced = parsed(text), (Kind.DATA, Kind.REFUSED)
     own = [file for file in output["files"] if file["kind"] in replaced]
     beside = [file for file in before["files"] if file["kind"] not in replaced]
     return {

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster
 from semel.errors import CorruptionError, UnavailableError
+from semel.model.plain import parsed
 from semel.sinks import Won
 from semel.sinks.kafka.ends import Ends, Spans, ends_of
 
@@ -82,7 +83,7 @@ class Note:
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """ValueError: it is none, or of a format that is unknown here."""
-        plain = json.loads(data)
+        plain = parsed(data)
         if plain.pop("format", None) != FORMAT:
             raise ValueError(f"its format is not {FORMAT}")
         spans = {int(part): (int(a), int(b)) for part, (a, b) in plain.pop("spans").items()}
@@ -170,7 +171,7 @@ def _batch_of(key: bytes) -> tuple[str, int] | None:
     """The pipeline and the number of the batch whose notes are kept under a key; None: it is none.
     """
     try:
-        pipeline, number = json.loads(key)
+        pipeline, number = parsed(key)
         return (pipeline, number) if key_of(pipeline, number) == key else None
     except (ValueError, TypeError):
         return None

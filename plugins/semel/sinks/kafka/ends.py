@@ -15,6 +15,7 @@ from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from semel.clients.kafka.cluster import ANSWER_SECONDS, offsets_of
+from semel.model.plain import parsed
 from semel.storage import write_new
 
 Spans = dict[int, tuple[int, int]]
@@ -62,7 +63,7 @@ class Ends:
     def kept(cls, folder: Path) -> Self | None:
         """What an attempt has kept. None: nothing, or it cannot be read; then all counts."""
         try:
-            plain = json.loads((folder / _KEPT).read_bytes())
+            plain = parsed((folder / _KEPT).read_bytes())
             spans = {int(part): (int(a), int(b)) for part, (a, b) in plain["spans"].items()}
             leaders = {int(part): plain["leaders"][part] for part in plain["spans"]}
             return cls(topic_id=plain["topic_id"], spans=spans, leaders=leaders)

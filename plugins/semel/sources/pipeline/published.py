@@ -4,7 +4,6 @@ Other readers do the same: nothing here is told by the pipeline's ledger.
 """
 
 import errno
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -17,6 +16,7 @@ from semel.errors import CorruptionError
 from semel.formats.output import folder_values
 from semel.model.arrow import arrow_type
 from semel.model.manifest import MARKER_FORMAT, Kind
+from semel.model.plain import parsed
 from semel.sinks.spec import MARKERS, archive_of
 from semel.sources.pipeline.spec import PipelineSource
 from semel.storage import checksum
@@ -133,7 +133,7 @@ class Place:
     def parse(self, path: Path, text: bytes | None) -> Output:
         """As `read`, with `text` if it was read already."""
         try:
-            plain = json.loads(path.read_bytes() if text is None else text)
+            plain = parsed(path.read_bytes() if text is None else text)
             if plain["format"] != MARKER_FORMAT:
                 raise ValueError(f"its format is {plain['format']!r}, and {MARKER_FORMAT} is known")
             before = {"batch_id": plain["batch_id"], "generation": plain.get("generation", 1) - 1}
@@ -144,9 +144,7 @@ class Place:
             if not path.name.startswith(f"b{whole(plain, 'batch_id'):08d}"):
                 raise ValueError(f"it speaks of batch {plain['batch_id']}")
             return self._output(plain)
-        except (
-            OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError
-        ) as error:  # fmt: skip
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             raise CorruptionError(
                 f"the marker {path} cannot be read: {why}; restore it from a backup"
