@@ -21,7 +21,7 @@ from semel.model.batch import Batch, BatchStatus, Log, Pipeline
 from semel.pipeline.spec import Spec
 from semel.plan.register import register
 from semel.runs import replay
-from semel.runs.replay import SILENT_SECONDS, finish_or_refuse, insert, outdated
+from semel.runs.replay import SILENT_SECONDS, finish_or_refuse, insert, outdated, refuse_anew
 from semel.runs.run import finish
 from semel.stage import Engine
 from semel.stage.replayed import check_source, check_verdicts, has_letters
@@ -42,7 +42,7 @@ def left(ledger: Ledger, spec: Spec, batches: list[int]) -> dict[int, int]:
     """The number of dead letters left, for each of these batches that has any."""
     with ledger.transaction() as connection:
         found = [batch_of(connection, spec.name, number) for number in batches]
-    own = [batch.batch_id for batch in found if batch.claims_of == batch.batch_id]
+    own = [batch.batch_id for batch in found if not (batch.replays or batch.admits)]
     counted = {number: letters_left(ledger, spec, number) for number in own}
     return {number: count for number, count in counted.items() if count}
 
@@ -76,10 +76,10 @@ def letters_left(ledger: Ledger, spec: Spec, root: int) -> int:
         batch = batch_of(connection, spec.name, root)
         last = _last(connection, root)
     if batch.replays or batch.admits:
+        of = batch.admits or batch.replays
         raise StateError(
-            f"batch {root} has claimed nothing itself, it takes records of batch {batch.claims_of} "
-            "again; name that batch",
-            next=f"semel replay {spec.name} --batches {batch.claims_of} --requarantine",
+            f"batch {root} takes records of batch {of} again; name that batch",
+            next=f"semel replay {spec.name} --batches {of} --requarantine",
         )
     if batch.status is not BatchStatus.FINALIZED:
         raise StateError(
@@ -152,6 +152,8 @@ def _write(
         now = _last(connection, root)
         if (now and now["batch_id"]) != (last and last["batch_id"]):
             raise StateError(_MEANWHILE.format(root=root), next=f"semel show {root}")
+        # Keeps CH2.
+        refuse_anew(connection, root)
         made = insert(
             connection, spec, stored, request_key, admits=root, admission=admission
         )
