@@ -85,14 +85,15 @@ FROM f
 JOIN made USING (name);
 
 -- name: readers
--- Batches that are no replays and that read some parts, by the newest output of each, or will.
-SELECT DISTINCT COALESCE(b.replays, b.batch_id) AS root
+-- Batches that are no replays and that read some parts, or whose replays do.
+SELECT DISTINCT r.commit_seq, r.batch_id AS root
 FROM semel.source_partition AS p
 JOIN semel.claim AS c USING (source_partition_id)
 JOIN semel.batch AS b USING (batch_id)
+JOIN semel.batch AS r ON r.batch_id = COALESCE(b.replays, b.batch_id)
 WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
-  AND b.status IN ('committed', 'finalized')
-ORDER BY root;
+  AND r.status IN ('committed', 'finalized')
+ORDER BY r.commit_seq;
 
 -- name: apart
 -- Why a batch's records cannot be judged as a whole again: an admission has judged some of them, or

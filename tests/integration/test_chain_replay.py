@@ -2,42 +2,262 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 
-from fixtures.batches.account import advised, ids, quiet, refusals, run, settled, sql
-from fixtures.batches.replays import replayed
+from fixtures.batches.account import advised, ids, quiet, run, settled, sql
+from fixtures.batches.chains import Keeping, again, declared, link
+from fixtures.batches.faults import dies_at
+from fixtures.batches.replays import falls_silent, refusal, replayed
 from fixtures.batches.workbench import Workbench
 from fixtures.contract.sources import Upstream
 from fixtures.postgres.server import lose
-from semel.archive.marker import markers_of
+from fixtures.spark.local import LocalEngine
+from semel.cli import main
+from semel.errors import RetryableError, SourceError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
-from semel.plan import plan
+from semel.repair.accept import accept_file
 from semel.repair.adopt import adopt
+from semel.reports.gaps import gaps
 from semel.runs import replay
+from semel.stage import stage
 
 
 @pytest.fixture
-def up(bench: Workbench, ledger: Ledger) -> Iterator[Upstream]:
-    """The pipeline that is read, in the same ledger."""
-    yield Upstream(bench, ledger)
+def up(bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
+    """The pipeline that is read, in the same ledger. Commands have the local engine, too."""
+    made = Upstream(bench, ledger)
+    declared(made)
+    made.append = lambda start, stop: append(made, start, stop)
+    monkeypatch.setattr("semel.spark.session.open_engine", lambda *_: nullcontext(Keeping(None)))
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+    monkeypatch.setenv("SEMEL_SPARK_REMOTE", "local[1]")
+    yield made
 
 
-def only(up: Upstream, condition: str) -> Spec:
-    """The upstream, whose output has only these rows now."""
-    (up.bench.transforms / "only.sql").write_text(f"SELECT * FROM records WHERE {condition}")
-    return up.files.spec(name="up", transforms=[{"sql": "only.sql"}])
+def append(up: Upstream, start: int, stop: int) -> None:
+    up.runs += 1
+    up.files.append(start, stop)
+    run(up.ledger, up.declared, f"up{up.runs}", engine=Keeping(None))
+
+
+def read(up: Upstream, ledger: Ledger, **changes: object) -> Spec:
+    """Two batches of the upstream, read by one: batch 3."""
+    up.append(0, 10)
+    up.append(10, 20)
+    spec = up.spec(**changes)
+    run(ledger, spec, "r1")
+    return spec
 
 
 # Attacks CH2.
 def test_a_replay_reads_the_new_output(up: Upstream, ledger: Ledger) -> None:
+    """Of two parts the one that was replayed anew, of the other what was read; the next run has
+    nothing to do with either, and the next replay takes the new verdicts.
+    """
+    spec = read(up, ledger)
+    again(up, 5)
+    done = replayed(ledger, spec, 3, "down")
+    assert done.batch.judges and done.batch.generation == 2
+    assert settled(spec).ids == ids(0, 5) + ids(10, 20)
+    up.append(20, 25)
+    for key in ("r2", "r3"):
+        assert run(ledger, spec, key).plan.refusals == ()
+    assert gaps(ledger, spec).gaps == () and gaps(ledger, spec).refusals == ()
+    assert settled(spec).ids == ids(0, 5) + ids(10, 25)
+    third = replayed(ledger, spec, 3, "same").batch
+    assert (third.generation, third.judged_by) == (3, done.batch.batch_id)
+    assert settled(spec).ids == ids(0, 5) + ids(10, 25)
+
+
+# Attacks CH1, CH2.
+def test_what_a_planned_replay_has_claimed_waits_for_it(up: Upstream, ledger: Ledger) -> None:
+    """It is neither refused nor read by a run; given up, it is refused again."""
+    spec = read(up, ledger)
+    again(up, 5)
+    made, _ = replay.plan(ledger, spec, "down", 3)
+    done = run(ledger, spec, "r2").plan
+    assert done.batch is None and done.refusals == ()
+    assert main(["abandon", str(made.batch_id)]) == 0
+    (refused,) = run(ledger, spec, "r3").plan.refusals
+    assert refused.reason == "replayed" and settled(spec).ids == ids(0, 20)
+    advised(ledger, refused.detail, "--batches")
+    assert run(ledger, spec, "r4").plan.refusals == () and settled(spec).ids == ids(0, 5) + ids(10, 20)
+
+
+# Attacks CH2.
+def test_a_batch_that_has_no_rows_now(up: Upstream, ledger: Ledger) -> None:
+    """Its old rows are gone, with nothing in their place; when rows come back they are read."""
+    spec = read(up, ledger)
+    again(up, 0)
+    replayed(ledger, spec, 3, "down")
+    assert settled(spec).ids == ids(10, 20)
+    assert run(ledger, spec, "r2").plan.refusals == ()
+    lose(ledger)
+    adopt(ledger, up.declared, log=quiet)
+    adopt(ledger, spec, log=quiet)
+    assert run(ledger, spec, "r3").plan.batch is None
+    again(up, 3, key="back")
+    replayed(ledger, spec, 3, "down")
+    assert settled(spec).ids == ids(0, 3) + ids(10, 20)
+
+
+# Attacks CH2.
+def test_all_parts_have_no_rows(up: Upstream, ledger: Ledger) -> None:
     up.append(0, 10)
-    up.append(10, 20)
     spec = up.spec()
     run(ledger, spec, "r1")
-    replayed(ledger, only(up, "n < 5"), 1, "again")
-    done = replayed(ledger, spec, 3, "down")
-    assert done.batch.judges
+    again(up, 0)
+    replayed(ledger, spec, 2, "down")
+    assert settled(spec).ids == []
+
+
+# Attacks CH2, P21.
+@pytest.mark.parametrize("point", ["replay.after_write", "stage.after_job", "stage.after_seal"])
+def test_it_is_replayed_again_before_the_stage(up: Upstream, ledger: Ledger, point: str) -> None:
+    """What has not committed is planned anew by its request, for the newest output."""
+    spec = read(up, ledger)
+    again(up, 5)
+    with dies_at(point):
+        replayed(ledger, spec, 3, "down")
+    again(up, 7)
+    falls_silent(ledger)
+    replayed(ledger, spec, 3, "down")
+    assert settled(spec).ids == ids(0, 7) + ids(10, 20)
+
+
+# Attacks S6.
+def test_a_stage_that_meets_another_output(up: Upstream, ledger: Ledger) -> None:
+    """Nothing of it is written, the error says what to do, and the same request does it."""
+    spec = read(up, ledger)
+    again(up, 5)
+    made, _ = replay.plan(ledger, spec, "down", 3)
+    again(up, 7)
+    with pytest.raises(SourceError, match="its content changed") as told:
+        stage(ledger, spec, made.batch_id, LocalEngine(), log=quiet)
+    assert f"semel abandon {made.batch_id}" in str(told.value)
+    assert main(["abandon", str(made.batch_id)]) == 0
+    replayed(ledger, spec, 3, "down")
+    assert settled(spec).ids == ids(0, 7) + ids(10, 20)
+
+
+ADMISSION = """
+INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes, admits,
+                         admission)
+SELECT pipeline_id, 'q', 1, spec, spec_digest, split_bytes, 3, 1
+FROM semel.batch WHERE batch_id = 3"""
+"""An admission of batch 3, as one is planned."""
+
+APART = {
+    "record_id": "the catalog has the ids",
+    "accepted": "reads some of it, too, since somebody accepted that",
+    "admitted": "has judged some of its dead letters again",
+}
+
+
+# Attacks CH2.
+@pytest.mark.parametrize("case", APART)
+def test_what_cannot_be_judged_anew(up: Upstream, ledger: Ledger, case: str) -> None:
+    """It says why, nothing is planned, and the whole chain is refused before anything is done."""
+    spec = read(up, ledger, **{"record_id": ["id"]} if case == "record_id" else {})
+    again(up, 5)
+    if case == "admitted":
+        sql(ledger, ADMISSION)
+    if case == "accepted":
+        accept_file(ledger, spec, "up/b00000001", same=False)
+        run(ledger, spec, "r2")
+        again(up, 7)
+    assert APART[case] in str(refusal(ledger, spec, 3))
+    before = settled(spec).ids
+    assert main(["replay", "up", "--batches", "1", "--downstream"]) == 1
+    assert settled(spec).ids == before
+
+
+# Attacks CH2, D2, D3.
+def test_a_lost_ledger_has_it_again(up: Upstream, ledger: Ledger) -> None:
+    """Generations, verdicts and claims: the next replays go on as before, judged anew or not."""
+    spec = read(up, ledger)
+    again(up, 5)
+    replayed(ledger, spec, 3, "down")
+    replayed(ledger, spec, 3, "same")
+    lose(ledger)
+    adopt(ledger, up.declared, log=quiet)
+    adopt(ledger, spec, log=quiet)
+    assert run(ledger, spec, "r3").plan.batch is None
+    assert run(ledger, spec, "r4").plan.refusals == ()
+    assert not replayed(ledger, spec, 3, "more").batch.judges
     assert settled(spec).ids == ids(0, 5) + ids(10, 20)
-    assert run(ledger, spec, "r2").plan.refusals == ()
+    again(up, 7, key="later")
+    (refused,) = run(ledger, spec, "r5").plan.refusals
+    assert refused.name == "up/b00000001"
+    assert replayed(ledger, spec, 3, "last").batch.judges
+    assert settled(spec).ids == ids(0, 7) + ids(10, 20)
+
+
+# Attacks RP2, CH2.
+def test_two_requests_at_once(up: Upstream, ledger: Ledger) -> None:
+    """The second is told of the first; once that is silent, it goes on in its place."""
+    spec = read(up, ledger)
+    again(up, 5)
+    with dies_at("replay.after_write"):
+        replay.plan(ledger, spec, "one", 3)
+    with pytest.raises(RetryableError, match="is at work on batch 3"):
+        replay.plan(ledger, spec, "two", 3)
+    falls_silent(ledger)
+    replayed(ledger, spec, 3, "two")
+    assert settled(spec).ids == ids(0, 5) + ids(10, 20)
+
+
+def chain(up: Upstream, ledger: Ledger) -> tuple[Spec, Spec]:
+    """up -> a -> b, and one that has read nothing yet."""
+    up.append(0, 10)
+    up.append(10, 20)
+    a = link(up, "a", "up")
+    run(ledger, a, "a1")
+    b = link(up, "b", "a")
+    run(ledger, b, "b1")
+    link(up, "c", "a")
+    return a, b
+
+
+# Attacks CH3.
+def test_the_chain_follows(up: Upstream, ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
+    """Told first, then done in its order, and not again."""
+    a, b = chain(up, ledger)
+    again(up, 5)
+    words = ["replay", "up", "--batches", "1", "--downstream", "--json", "--request", "again:5"]
+    assert main([*words, "--dry-run"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    behind = {"batch_id": 3, "behind": True, "why": None}
+    assert told["downstream"] == [
+        {"pipeline": "a", "reads": "up", "batches": [behind]},
+        {"pipeline": "b", "reads": "a", "batches": [behind | {"batch_id": 4}]},
+    ]
+    assert main(words) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert done["left_alone"] == [1] and [x["replayed"][0]["batch_id"] for x in done["downstream"]] == [3, 4]
+    assert settled(a).ids == settled(b).ids == ids(0, 5) + ids(10, 20)
+    assert main(words) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert [(x["replayed"], x["left_alone"]) for x in done["downstream"]] == [([], [3]), ([], [4])]
+
+
+# Attacks CH3.
+def test_it_stops_where_something_is_wrong(
+    up: Upstream, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says where, what is done stays, and the command that it names goes on from there."""
+    a, b = chain(up, ledger)
+    again(up, 5)
+    held = b.sink_path().parent / "_semel" / "b" / "markers" / "b00000004.json"
+    text = held.read_bytes()
+    held.unlink()
+    assert main(["replay", "up", "--batches", "1", "--downstream", "--request", "again:5"]) == 1
+    told = capsys.readouterr().err
+    assert "stopped at batch 4 of b, which reads a" in told
+    held.write_bytes(text)
+    command = told.splitlines()[-1].removeprefix("next: semel ")
+    assert main(command.split()) == 0
+    assert settled(a).ids == settled(b).ids == ids(0, 5) + ids(10, 20)

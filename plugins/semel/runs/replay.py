@@ -149,6 +149,7 @@ def plan(
             return mine, True
         if mine.open and not outdated(ledger, spec, mine):
             return mine, True
+        found = _root(ledger, pipeline, spec, root)
     with ledger.transaction() as connection:
         other = _at_work(connection, root)
     if other is not None:
@@ -180,7 +181,7 @@ def plan(
         made = insert(connection, spec, stored, request_key, **place)
         # Keeps CH2.
         if anew:
-            _refuse_apart(connection, spec, pipeline, found, anew)
+            _refuse_apart(connection, spec, pipeline, found, _names(anew))
             values = {"pipeline_id": pipeline.pipeline_id, "batch_id": made.batch_id}
             change(connection, "replay", "claim", parts=json.dumps(claims), **values)
             partitions.touch(connection, pipeline.pipeline_id)
@@ -319,12 +320,42 @@ def _of_request(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batc
     return next(iter(planned(ledger, spec, request_key, root)), None)
 
 
+def newest(ledger: Ledger, spec: Spec, root: int) -> tuple[int, BatchStatus]:
+    """The batch that made the newest output of a batch, or is to make it, and its state."""
+    found = _root(ledger, pipelines.planned(ledger, spec.name), spec, root)
+    return found["newest"], BatchStatus(found["newest_status"])
+
+
+# Keeps CH3.
+def why_not_anew(ledger: Ledger, spec: Spec, root: int) -> SemelError | None:
+    """Why a batch cannot follow what it reads, if that is replayed, as far as it is known now."""
+    pipeline = pipelines.planned(ledger, spec.name)
+    found = _root(ledger, pipeline, spec, root)
+    claims = ledger.rows("plan", "claims", batch_id=found["newest"])
+    try:
+        with ledger.transaction() as connection:
+            names = [claim["name"] for claim in claims]
+            _refuse_apart(connection, spec, pipeline, found, names)
+            other = _at_work(connection, root)
+        if other is not None:
+            _refuse_alive(other, root)
+        else:
+            _check_replaceable(ledger, spec, pipeline, found)
+    except SemelError as error:
+        return error
+    return None
+
+
 def renewed(ledger: Ledger, spec: Spec, batch_id: int) -> Anew:
     """What the source has replaced of what a batch reads. SourceError: it cannot be looked at."""
     if spec.source.upstream is None:
         return []
     claims = [Claim.from_row(r) for r in ledger.rows("plan", "claims", batch_id=batch_id)]
     return open_source(spec).renewed(claims, batch_id)
+
+
+def _names(anew: Anew) -> list[str]:
+    return [claim.name for claim, _ in anew]
 
 
 def _claims(spec: Spec, anew: Anew) -> list[dict[str, Any]]:
@@ -345,10 +376,10 @@ def _claims(spec: Spec, anew: Anew) -> list[dict[str, Any]]:
 
 # Keeps CH2.
 def _refuse_apart(
-    connection: sa.Connection, spec: Spec, pipeline: Pipeline, found: Row, anew: Anew
+    connection: sa.Connection, spec: Spec, pipeline: Pipeline, found: Row, names: list[str]
 ) -> None:
     """TerminalError: the records of a batch cannot be judged anew as a whole."""
-    root, names = found["batch_id"], [claim.name for claim, _ in anew]
+    root = found["batch_id"]
     values = {"root": root, "pipeline_id": pipeline.pipeline_id, "names": names}
     apart = row(connection, "replay", "apart", **values)
     if spec.record_id:
@@ -361,9 +392,9 @@ def _refuse_apart(
     else:
         return
     raise TerminalError(
-        f"{', '.join(map(repr, names[:FILES_NAMED_MAX]))}, read by batch {root}, was replaced by other "
-        f"output, and its records cannot be judged anew: {why}. The output stays what it is; give "
-        f"the declaration to a pipeline of another name and sink, which reads all from its start",
+        f"batch {root} cannot take other output of {', '.join(map(repr, names[:FILES_NAMED_MAX]))}, "
+        f"as its records cannot be judged anew: {why}. Its output stays what it is; give the "
+        "declaration to a pipeline of another name and sink, which reads all from its start",
         next=f"semel gaps {spec.name}",
     )
 
@@ -486,6 +517,23 @@ def _why_not(
 def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> Anew:
     """SemelError: a replay of the batch is known to fail, and why. Else what it would read anew."""
     root = found["batch_id"]
+    _check_replaceable(ledger, spec, pipeline, found)
+    if anew := renewed(ledger, spec, found["newest"]):
+        with ledger.transaction() as connection:
+            _refuse_apart(connection, spec, pipeline, found, _names(anew))
+        return anew
+    # Keeps RP1.
+    check_verdicts(ledger, pipeline, root)
+    if found["admits"]:
+        before = has_letters(ledger, found["admits"], found["admission"])
+        check_verdicts(ledger, pipeline, before)
+    check_source(ledger, spec, found["admits"] or root)
+    return []
+
+
+def _check_replaceable(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> None:
+    """SemelError: the newest output of a batch cannot be replaced now."""
+    root = found["batch_id"]
     if found["newest_status"] != BatchStatus.FINALIZED:
         number = found["newest"]
         raise StateError(
@@ -502,17 +550,6 @@ def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> Anew:
             "transforms to a pipeline of another name and sink: it reads the source from its start"
         )
     open_sink(spec, pipeline.sink_address).check_replace(old)
-    if anew := renewed(ledger, spec, found["newest"]):
-        with ledger.transaction() as connection:
-            _refuse_apart(connection, spec, pipeline, found, anew)
-        return anew
-    # Keeps RP1.
-    check_verdicts(ledger, pipeline, root)
-    if found["admits"]:
-        before = has_letters(ledger, found["admits"], found["admission"])
-        check_verdicts(ledger, pipeline, before)
-    check_source(ledger, spec, found["admits"] or root)
-    return []
 
 
 def _shown(interval: tuple[datetime, datetime] | None) -> str:
