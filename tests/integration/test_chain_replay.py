@@ -84,7 +84,8 @@ def test_what_a_planned_replay_has_claimed_waits_for_it(up: Upstream, ledger: Le
     (refused,) = run(ledger, spec, "r3").plan.refusals
     assert refused.reason == "replayed" and settled(spec).ids == ids(0, 20)
     advised(ledger, refused.detail, "--batches")
-    assert run(ledger, spec, "r4").plan.refusals == () and settled(spec).ids == ids(0, 5) + ids(10, 20)
+    assert run(ledger, spec, "r4").plan.refusals == ()
+    assert settled(spec).ids == ids(0, 5) + ids(10, 20)
 
 
 # Attacks CH2.
@@ -223,7 +224,9 @@ def chain(up: Upstream, ledger: Ledger) -> tuple[Spec, Spec]:
 
 
 # Attacks CH3.
-def test_the_chain_follows(up: Upstream, ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_chain_follows(
+    up: Upstream, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Told first, then done in its order, and not again."""
     a, b = chain(up, ledger)
     again(up, 5)
@@ -237,7 +240,8 @@ def test_the_chain_follows(up: Upstream, ledger: Ledger, capsys: pytest.CaptureF
     ]
     assert main(words) == 0
     done = json.loads(capsys.readouterr().out)
-    assert done["left_alone"] == [1] and [x["replayed"][0]["batch_id"] for x in done["downstream"]] == [3, 4]
+    assert done["left_alone"] == [1]
+    assert [link["replayed"][0]["batch_id"] for link in done["downstream"]] == [3, 4]
     assert settled(a).ids == settled(b).ids == ids(0, 5) + ids(10, 20)
     assert main(words) == 0
     done = json.loads(capsys.readouterr().out)

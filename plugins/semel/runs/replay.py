@@ -337,9 +337,7 @@ def why_not_anew(ledger: Ledger, spec: Spec, root: int) -> SemelError | None:
             names = [claim["name"] for claim in claims]
             _refuse_apart(connection, spec, pipeline, found, names)
             other = _at_work(connection, root)
-        if other is not None:
-            _refuse_alive(other, root)
-        else:
+        if other is None:  # Else plan goes on with it, gives it up, or tells that it is at work.
             _check_replaceable(ledger, spec, pipeline, found)
     except SemelError as error:
         return error
