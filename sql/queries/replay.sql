@@ -25,7 +25,7 @@ ORDER BY b.commit_seq NULLS LAST, b.batch_id;
 
 -- name: at_work
 -- The replay of a batch that is planned or committed, and whether it shows life.
-SELECT b.batch_id, b.request_key, b.status, b.judged_by IS NULL AS anew,
+SELECT b.batch_id, b.request_key, b.status,
        b.seen_at > clock_timestamp() - make_interval(secs => :silent_seconds) AS alive
 FROM semel.batch AS b
 WHERE COALESCE(b.replays, b.batch_id) = :root AND b.replays IS NOT NULL

@@ -13,7 +13,6 @@ from fixtures.contract.sources import Upstream
 from semel import failpoints
 from semel.failpoints import FaultError
 from semel.ledger import Ledger
-from semel.pipeline.spec import Spec
 from semel.runs import downstream, replay
 from tiers import SEED
 
@@ -63,7 +62,7 @@ class Chain:
         def act() -> None:
             again(self.up, below, root, key)
             links = downstream.look(self.ledger, self.specs[0], {root: False})
-            downstream.refuse(self.specs[0], links)
+            downstream.refuse(self.specs[0], links, alone="")
             list(downstream.run(self.ledger, links, Keeping(None), quiet, request=None, command=""))
 
         self.dying(act)
@@ -116,3 +115,38 @@ def test_half_of_a_replay_is_not_read(bench: Workbench, ledger: Ledger, point: s
     again(up, 5)
     replayed(ledger, a, 2, "down")
     assert settled(a).ids == ids(0, 5)
+
+
+# Attacks CH2, RP4, RP5.
+@pytest.mark.rest
+def test_a_replay_dies_at_each_point(bench: Workbench, ledger: Ledger) -> None:
+    """One that judges anew, at each point that it passes: the same request makes it whole. It takes
+    some 20 s: the random deaths do not meet each point.
+    """
+    chain = Chain(bench, ledger, SEED)
+    up, a = chain.up, chain.specs[1]
+    for first in (0, 10):
+        up.files.append(first, first + 10)
+        run(ledger, chain.specs[0], f"r{first}", engine=Keeping(None))
+    run(ledger, a, "r1")
+    passed = []
+    for at, point in enumerate(POINTS):
+
+        def dies(point: str = point) -> None:
+            raise FaultError(point)
+
+        below = at % 9 + 1
+        again(up, below, 1, f"k{at}")
+        with failpoints.armed(point, dies, 1) as fault:
+            try:
+                replayed(ledger, a, 3, f"k{at}")
+            except FaultError:
+                passed.append(point)
+        assert fault.hit == (point in passed), point
+        falls_silent(ledger)
+        replayed(ledger, a, 3, f"k{at}")
+        assert settled(a, audited=False).ids == ids(0, below) + ids(10, 20), point
+        assert run(ledger, a, "next").plan.refusals == ()
+    settled(a)
+    assert {"replay.after_write", "stage.after_seal", "commit.before_win"} < set(passed)
+    assert {"finalize.before_rename", "finalize.after_rename"} < set(passed)

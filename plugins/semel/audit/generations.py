@@ -88,7 +88,7 @@ def read(
                 findings.blame(_CHECK, Offender(what=str(error), batch=batch, file=str(path)))
     found = Generations(replaced=replaced)
     _check(kept, newest, found, unreadable, findings)
-    own = {_path(m, f) for m in found.markers for f in m.files if m.sink or f.kind != Kind.DATA}
+    own = {_path(m, f) for m in found.markers for f in _left(m, newest[m.batch_id])}
     return replace(found, paths=frozenset(paths | own))
 
 
@@ -100,6 +100,14 @@ def _files(marker: Marker) -> list[MarkedFile]:
     """The files of an output itself, which go some time after it was replaced."""
     of_files = _OWN if marker.sink else _OWN[1:]
     return [file for file in marker.files if file.kind in of_files]
+
+
+def _left(old: Marker, newest: Marker) -> list[MarkedFile]:
+    """The files of a replaced output that the newest one does not take over. Decisions and dead
+    letters of one whose records were judged anew since stay there.
+    """
+    beside = _beside(old) if old.claims != newest.claims else ()
+    return [*_files(old), *beside]
 
 
 def _path(marker: Marker, file: MarkedFile) -> Path:

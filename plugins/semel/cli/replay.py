@@ -124,7 +124,8 @@ def _compute_again(
         _emit_plan(spec.name, found, links, as_json=as_json)
         return
     verb.refuse(ledger, spec, {one.batch_id: one.why for one in found})
-    downstream.refuse(spec, links or [])
+    if command:
+        downstream.refuse(spec, links or [], alone=command.replace(" --downstream", ""))
     done: list[Replayed] = []
     below: list[tuple[Link, Replayed]] = []
     todo = [one.batch_id for one in found if not one.done]

@@ -77,8 +77,10 @@ def is_behind(ledger: Ledger, spec: Spec, root: int) -> bool:
     return status != BatchStatus.FINALIZED or bool(replay.renewed(ledger, spec, newest))
 
 
-def refuse(spec: Spec, links: list[Link]) -> None:
-    """TerminalError: some of what follows cannot be replayed, so nothing is done."""
+def refuse(spec: Spec, links: list[Link], *, alone: str) -> None:
+    """TerminalError: some of what follows cannot be replayed, so nothing is done. `alone`: replays
+    the first pipeline alone.
+    """
     why = [
         f"batch {number} of {link.spec.name}: {error}"
         for link in links
@@ -88,7 +90,7 @@ def refuse(spec: Spec, links: list[Link]) -> None:
     if why:
         raise TerminalError(
             "\n".join([f"not all that reads {spec.name} can follow; nothing was done", *why]),
-            next=f"semel replay {spec.name} --help",
+            next=alone,
         )
 
 

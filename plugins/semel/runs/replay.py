@@ -470,13 +470,6 @@ def finish_or_refuse(ledger: Ledger, spec: Spec, other: Row, request_key: str, r
         raise _busy(other, root)  # It has begun an attempt meanwhile.
 
 
-def refuse_anew(connection: sa.Connection, root: int) -> None:
-    """RetryableError: a replay is at work on a batch that judges its records anew."""
-    other = _at_work(connection, root)
-    if other is not None and other["anew"]:
-        raise _busy(other, root)
-
-
 def _refuse_alive(other: Row, root: int) -> None:
     if other["status"] == BatchStatus.PLANNED and other["alive"]:
         raise _busy(other, root)

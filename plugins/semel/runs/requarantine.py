@@ -21,7 +21,7 @@ from semel.model.batch import Batch, BatchStatus, Log, Pipeline
 from semel.pipeline.spec import Spec
 from semel.plan.register import register
 from semel.runs import replay
-from semel.runs.replay import SILENT_SECONDS, finish_or_refuse, insert, outdated, refuse_anew
+from semel.runs.replay import SILENT_SECONDS, finish_or_refuse, insert, outdated
 from semel.runs.run import finish
 from semel.stage import Engine
 from semel.stage.replayed import check_source, check_verdicts, has_letters
@@ -78,7 +78,8 @@ def letters_left(ledger: Ledger, spec: Spec, root: int) -> int:
     if batch.replays or batch.admits:
         of = batch.admits or batch.replays
         raise StateError(
-            f"batch {root} takes records of batch {of} again; name that batch",
+            f"batch {root} has judged no records first: it takes records of batch {of} again; name "
+            "that batch",
             next=f"semel replay {spec.name} --batches {of} --requarantine",
         )
     if batch.status is not BatchStatus.FINALIZED:
@@ -152,8 +153,6 @@ def _write(
         now = _last(connection, root)
         if (now and now["batch_id"]) != (last and last["batch_id"]):
             raise StateError(_MEANWHILE.format(root=root), next=f"semel show {root}")
-        # Keeps CH2.
-        refuse_anew(connection, root)
         made = insert(
             connection, spec, stored, request_key, admits=root, admission=admission
         )
