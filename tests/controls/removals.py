@@ -301,7 +301,7 @@ OF_SECONDS: dict[str, Removal] = {
         code("sources.files.away:put_away", "fingerprint(known.name) != known.fingerprint"),
     "what was replaced is read and judged anew": gives("runs.replay:renewed", []),
     "a later replay takes the newest verdicts":
-        sql("replay.roots", "COALESCE(n.judged_by, n.batch_id) AS judged_by", "b.batch_id AS judged_by"),
+        sql("replay.roots", "COALESCE(n.judged_by, n.batch_id) AS", "b.batch_id AS"),
     "what others have judged is not judged anew": gives("runs.replay:_refuse_apart"),
     "what a replay has claimed is no new content":
         sql("sealed.replayed", "b.replays IS NOT NULL", "false"),
@@ -309,7 +309,7 @@ OF_SECONDS: dict[str, Removal] = {
         "runs.replay:outdated", "batch.replays and renewed(ledger, spec, batch.batch_id)"
     ),
     "a part without rows is read as that":
-        sql("replay.claim", "FROM f\nJOIN made USING (name)", "FROM f\nJOIN made USING (name)\nWHERE f.\"end\" > 0"),
+        sql("replay.claim", "\nJOIN made USING (name)", '\nJOIN made USING (name) WHERE f."end" > 0'),
     "what follows is replayed once": gives("runs.downstream:is_behind", True),
     "a chain that cannot follow is not begun": gives("runs.downstream:refuse"),
     "what was read under a batch's name is not read in another form":

@@ -2,8 +2,9 @@
 
 Generation 1 is the batch's own output: what became of its records is proven by its declaration, and
 what the rows must be by the newest one's. A replay of what another pipeline has replaced has other
-claims than the one before: it stands in the place of generation 1 for all that follow. The files of a replaced output are removed some time
-after, so any of them may be gone; one that is there is whole, and no marker that counts lists it.
+claims than the one before: it stands in the place of generation 1 for all that follow. The files of
+a replaced output are removed some time after, so any of them may be gone; one that is there is
+whole, and no marker that counts lists it.
 """
 
 import os

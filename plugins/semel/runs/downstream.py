@@ -96,7 +96,13 @@ def refuse(spec: Spec, links: list[Link], *, alone: str) -> None:
 
 # Keeps CH3.
 def run(
-    ledger: Ledger, links: list[Link], engine: Engine, log: Log, *, request: str | None, command: str
+    ledger: Ledger,
+    links: list[Link],
+    engine: Engine,
+    log: Log,
+    *,
+    request: str | None,
+    command: str,
 ) -> Iterator[tuple[Link, Replayed]]:
     """Replay what is behind, one after another. An error ends it; what is done stays so.
 

@@ -6,8 +6,8 @@ decides again which records survived. So it claims nothing, adds no id, and take
 commit order. Its commit retires the output before it, and its finalize replaces the old marker with
 the new one.
 
-Where the source has replaced what the batch has read, as a pipeline does that was replayed, it reads
-what is there now: it claims these parts, and judges all records again.
+Where the source has replaced what the batch has read, as a pipeline does that was replayed, it
+reads what is there now: it claims these parts, and judges all records again.
 """
 
 import json
@@ -390,8 +390,8 @@ def _refuse_apart(
     else:
         return
     raise TerminalError(
-        f"batch {root} cannot take other output of {', '.join(map(repr, names[:FILES_NAMED_MAX]))}, "
-        f"as its records cannot be judged anew: {why}. Its output stays what it is; give the "
+        f"batch {root} cannot take other output of "
+        f"{', '.join(map(repr, names[:FILES_NAMED_MAX]))}, as its records cannot be judged anew: {why}. Its output stays what it is; give the "
         "declaration to a pipeline of another name and sink, which reads all from its start",
         next=f"semel gaps {spec.name}",
     )
@@ -420,7 +420,8 @@ def _answers(
 def insert(
     connection: sa.Connection, spec: Spec, stored: dict[str, Any], request_key: str, **place: int
 ) -> Batch:
-    """Write a replay (`replays`, `generation`, `judged_by`) or an admission (`admits`, `admission`).
+    """Write a replay (`replays`, `generation`, `judged_by`) or an admission (`admits`,
+    `admission`).
 
     `stored`: its declaration, with the current code.
     """

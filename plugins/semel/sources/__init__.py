@@ -318,7 +318,9 @@ class Source(ABC):
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
         """Prove that each claimed range is still what was planned. SourceError otherwise."""
 
-    def renewed(self, claims: Collection[Claim], batch_id: int) -> list[tuple[Claim, Offer]]:  # noqa: ARG002
+    def renewed(
+        self, claims: Collection[Claim], batch_id: int  # noqa: ARG002 - most replace nothing
+    ) -> list[tuple[Claim, Offer]]:
         """The claims of a finalized batch whose part the source has replaced by another one, each
         with an offer of what is there now. In the driver, outside any transaction.
 

@@ -299,7 +299,9 @@ def _pass_numbers(
             "adopt",
             "taken",
             batches=[marker.made_by for batch in batches for marker in batch.outputs],
-            partitions=list({c.source_partition_id for b in batches for m in b.outputs for c in m.claims}),
+            partitions=list(
+                {c.source_partition_id for b in batches for m in b.outputs for c in m.claims}
+            ),
         )
         if taken:
             shown = ", ".join(f"{r['what']} {r['number']} to {r['name']!r}" for r in taken[:5])

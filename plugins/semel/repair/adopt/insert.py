@@ -133,7 +133,7 @@ def _insert_claims(
 def _insert_files(
     connection: sa.Connection, some: list[Marker], of: dict[int, History]
 ) -> None:
-    # A manifest lists no files that finalize writes, and a replay's lists none of its judge's files.
+    # A manifest lists no files that finalize writes, and a replay's none of its judge's files.
     not_of = {True: set(Kind) - {Kind.DATA}, False: {Kind.CLAIMS, Kind.REFUSED}}
     files = [
         {
