@@ -8,6 +8,7 @@ import pytest
 
 from fixtures.batches.account import advised, ids, quiet, run, settled, sql
 from fixtures.batches.chains import Keeping, again, declared, link
+from fixtures.batches.compares import compared
 from fixtures.batches.faults import dies_at
 from fixtures.batches.replays import falls_silent, proven, refusal, replayed
 from fixtures.batches.workbench import Workbench
@@ -233,6 +234,30 @@ def test_a_table_and_its_dead_letters(
 def refused_again(up: Upstream, ledger: Ledger, spec: Spec) -> Exception:
     again(up, 14, root=3, key="later")
     return refusal(ledger, spec, 4)
+
+
+def test_what_else_asks_what_a_batch_reads(
+    up: Upstream, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A compare reads again what the newest output is of, also of a part without rows; `semel show`
+    tells what each output is of.
+    """
+    spec = read(up, ledger)
+    up.append(20, 30)
+    run(ledger, spec, "r2")
+    again(up, 0)
+    again(up, 15, root=2)
+    number = replayed(ledger, spec, 3, "down").batch.batch_id
+    found = compared(ledger, spec, 3, 5)
+    assert (found.rows_live, found.rows_other, found.total) == (15, 15, 0)
+    capsys.readouterr()
+    assert main(["show", str(number), "--json"]) == 0
+    claims = json.loads(capsys.readouterr().out)["claims"]
+    assert [(c["name"], c["start"], c["end"]) for c in claims] == [
+        ("up/b00000001", 0, 0), ("up/b00000002", 0, 5)
+    ]  # fmt: skip
+    assert main(["show", "3", "--json"]) == 0
+    assert [c["end"] for c in json.loads(capsys.readouterr().out)["claims"]] == [10, 10]
 
 
 # Attacks RP2, CH2.
