@@ -26,6 +26,7 @@ from semel.repair.adopt import adopt
 from semel.reports.dead_letters import letters
 from semel.reports.gaps import gaps
 from semel.runs import replay, requarantine
+from semel.spark.engine import SparkEngine
 from semel.stage import stage
 
 
@@ -171,7 +172,7 @@ def test_what_cannot_be_judged_anew(up: Upstream, ledger: Ledger, case: str) -> 
     if case == "admitted":
         sql(ledger, ADMISSION)
     if case == "accepted":
-        accept_file(ledger, spec, "up/b00000001", same=False)
+        accept_file(ledger, spec, "up/b00000001", same=False)  # What is refused names this, too.
         run(ledger, spec, "r2")
         again(up, 7)
     assert APART[case] in str(refusal(ledger, spec, 3))
@@ -301,6 +302,8 @@ def test_the_chain_follows(
         {"pipeline": "a", "reads": "up", "batches": [behind]},
         {"pipeline": "b", "reads": "a", "batches": [behind | {"batch_id": 4}]},
     ]
+    assert main([word for word in words if word != "--json"] + ["--dry-run"]) == 0
+    assert "a, which reads up:\n  batch 3: would follow" in capsys.readouterr().out
     assert main(words) == 0
     done = json.loads(capsys.readouterr().out)
     assert done["left_alone"] == [1]
@@ -328,3 +331,25 @@ def test_it_stops_where_something_is_wrong(
     command = told.splitlines()[-1].removeprefix("next: semel ")
     assert main(command.split()) == 0
     assert settled(a).ids == settled(b).ids == ids(0, 5) + ids(10, 20)
+
+
+# Attacks CH2.
+@pytest.mark.rest
+def test_on_spark(bench: Workbench, ledger: Ledger, spark: object) -> None:
+    """Real transforms, and a part that has no rows left, alone in its batch. It takes some 60 s:
+    the local engine has no transforms and no tasks.
+    """
+    up, engine = Upstream(bench, ledger), SparkEngine(spark)
+    keep = bench.transforms / "keep.sql"
+    keep.write_text("SELECT * FROM records")
+    first = up.files.spec(name="up", transforms=["keep.sql"])
+    up.files.append(0, 10)
+    run(ledger, first, "up1", engine=engine)
+    (bench.transforms / "more.sql").write_text("SELECT *, n + 1 AS m FROM records")
+    spec = up.spec(transforms=["more.sql"])
+    run(ledger, spec, "r1", engine=engine)
+    for at, (below, left) in enumerate([("n < 0", 0), ("n < 4", 4)]):
+        keep.write_text(f"SELECT * FROM records WHERE {below}")
+        replay.run(ledger, first, f"up{at}", 1, engine, log=quiet)
+        replay.run(ledger, spec, f"down{at}", 2, engine, log=quiet)
+        assert settled(spec).ids == ids(0, left)
