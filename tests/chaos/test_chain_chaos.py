@@ -1,4 +1,4 @@
-"""Three pipelines in a row, whose runs and replays die anywhere: the end is what a rebuild makes."""
+"""Three pipelines in a row, whose runs and replays die anywhere: the end is that of a rebuild."""
 
 import random
 from collections.abc import Callable

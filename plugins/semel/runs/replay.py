@@ -391,8 +391,9 @@ def _refuse_apart(
         return
     raise TerminalError(
         f"batch {root} cannot take other output of "
-        f"{', '.join(map(repr, names[:FILES_NAMED_MAX]))}, as its records cannot be judged anew: {why}. Its output stays what it is; give the "
-        "declaration to a pipeline of another name and sink, which reads all from its start",
+        f"{', '.join(map(repr, names[:FILES_NAMED_MAX]))}, as its records cannot be judged anew: "
+        f"{why}. Its output stays what it is; give the declaration to a pipeline of another "
+        "name and sink, which reads all from its start",
         next=f"semel gaps {spec.name}",
     )
 
