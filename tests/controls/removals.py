@@ -309,7 +309,7 @@ OF_SECONDS: dict[str, Removal] = {
         "runs.replay:outdated", "batch.replays and renewed(ledger, spec, batch.batch_id)"
     ),
     "a part without rows is read as that":
-        sql("replay.claim", "\nJOIN made USING (name)", '\nJOIN made USING (name) WHERE f."end" > 0'),
+        sql("replay.claim", "JOIN made USING (name)", 'JOIN made USING (name) WHERE f."end" > 0'),
     "what follows is replayed once": gives("runs.downstream:is_behind", True),
     "a chain that cannot follow is not begun": gives("runs.downstream:refuse"),
     "what was read under a batch's name is not read in another form":

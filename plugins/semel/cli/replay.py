@@ -107,7 +107,7 @@ def _compute_again(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """`asked`: the request's name. `command`: if the chain follows, the one that goes on with it."""
+    """`asked`: the request's name. `command`: goes on with the chain, if that follows."""
     from semel import settings
     from semel.reports import summary
     from semel.runs import downstream
