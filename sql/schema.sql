@@ -113,10 +113,13 @@ CREATE TABLE semel.batch (
     committed_at      timestamptz,
     finalized_at      timestamptz,
     -- A replay computes the output of another batch again, its root's. It reads the root's ranges by
-    -- the root's verdicts, so it has no claims, adds no ids, and takes no place in the order of
-    -- commits: it stands at its root's.
+    -- the root's verdicts, so it adds no ids, and takes no place in the order of commits: it stands at
+    -- its root's. It has claims only where another pipeline has replaced what the root has read.
     replays           bigint REFERENCES semel.batch,
     generation        int NOT NULL DEFAULT 1 CHECK (generation >= 1),
+    -- The batch whose verdicts it takes: its root, or the newest replay that has claims. Null: it
+    -- judges its records itself.
+    judged_by         bigint REFERENCES semel.batch,
     -- The replay whose commit retired this output, and when its files were removed.
     replaced_by       bigint REFERENCES semel.batch,
     files_removed_at  timestamptz,
@@ -130,6 +133,7 @@ CREATE TABLE semel.batch (
         AND (commit_seq IS NOT NULL) = (committed_at IS NOT NULL AND replays IS NULL)
         AND (commit_seq IS NULL) = (batch_time IS NULL)),
     CONSTRAINT batch_replay_whole CHECK ((replays IS NULL) = (generation = 1)),
+    CONSTRAINT batch_judged CHECK (judged_by IS NULL OR replays IS NOT NULL),
     CONSTRAINT batch_replaced_finalized CHECK (
         (replaced_by IS NULL OR status = 'finalized')
         AND (files_removed_at IS NULL OR replaced_by IS NOT NULL)),
@@ -172,11 +176,29 @@ CREATE TABLE semel.claim (
     -- This prevents a position from being claimed twice, whatever our own code does.
     -- Keeps P3.
     CONSTRAINT claim_disjoint EXCLUDE USING gist (source_partition_id WITH =, span WITH &&),
-    -- An empty range passes the exclusion, and an unbounded one would swallow all that comes.
+    -- An empty range passes the exclusion, and an unbounded one would swallow all that comes. A replay
+    -- has an empty claim of what has no rows now, so that nobody reads what was there.
     -- Keeps P4.
     CONSTRAINT claim_bounded CHECK (
-        NOT isempty(span) AND NOT lower_inf(span) AND NOT upper_inf(span) AND lower(span) >= 0)
+        NOT lower_inf(span) AND NOT upper_inf(span) AND lower(span) >= 0
+        AND (NOT isempty(span) OR COALESCE(evidence -> 'rows' = '0', false)))
 );
+
+-- What a batch reads: what it has claimed. A replay reads of each ordinal the newest claim of its root
+-- and of the replays up to itself, and an admission what the batch reads whose dead letters it judges.
+CREATE VIEW semel.reads AS
+SELECT b.batch_id, c.ordinal, c.source_partition_id, COALESCE(lower(c.span), 0) AS start,
+       COALESCE(upper(c.span), 0) AS "end", c.evidence
+FROM semel.batch AS b
+LEFT JOIN semel.batch AS r ON r.batch_id = b.replays
+CROSS JOIN LATERAL (
+    SELECT DISTINCT ON (c.ordinal) c.*
+    FROM semel.batch AS g
+    JOIN semel.claim AS c USING (batch_id)
+    WHERE COALESCE(g.replays, g.batch_id) = COALESCE(b.admits, r.admits, b.replays, b.batch_id)
+      AND (g.generation <= b.generation OR COALESCE(b.admits, r.admits) IS NOT NULL)
+      AND g.status <> 'abandoned'
+    ORDER BY c.ordinal, g.generation DESC) AS c;
 
 -- A loss: positions that are not read, and whose word that is: their file is gone or was replaced,
 -- they repeat what was read before, they are a hole, or were gone before a plan first looked. It is

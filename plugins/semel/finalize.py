@@ -87,7 +87,9 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
             ManifestFile(**{**r, "kind": Kind(r["kind"])})
             for r in rows(connection, "finalize", "manifest", attempt_id=won["attempt_id"])
         ]
-        claims = [Claim.from_row(r) for r in rows(connection, "plan", "claims", batch_id=batch_id)]
+        # An admission has none of its own.
+        found = [] if batch.admits else rows(connection, "plan", "claims", batch_id=batch_id)
+        claims = [Claim.from_row(r) for r in found]
         values = {"root": batch.root, "generation": batch.generation}
         replays = batch.replays is not None
         before = rows(connection, "replay", "generations", **values) if replays else []
@@ -130,7 +132,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     if batch.replays is None:
         write_marker.write(root, batch, content, claims)
     else:
-        write_marker.replace(root, batch, won, content, before)
+        write_marker.replace(root, batch, won, content, before, claims)
     failpoints.point("finalize.after_mark")
     with ledger.transaction() as connection:
         changed = row(connection, "finalize", "finalize_batch", batch_id=batch_id)

@@ -59,19 +59,19 @@ FROM jsonb_to_recordset(CAST(:partitions AS jsonb))
 INSERT INTO semel.batch
     (batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest, split_bytes,
      interval_start, interval_end, commit_seq, batch_time, planned_at, seen_at, committed_at,
-     finalized_at, replays, generation, admits, admission)
+     finalized_at, replays, generation, judged_by, admits, admission)
 OVERRIDING SYSTEM VALUE
 SELECT b.batch_id, :pipeline_id, b.request_key, b.ordinal, 'finalized', b.spec,
        b.spec_digest, :split_bytes, b.interval_start, b.interval_end, b.commit_seq, b.batch_time,
        b.committed_at, b.committed_at, b.committed_at,
        -- When a replay was finalized nobody knows: what it replaced may be read still.
        CASE WHEN b.replays IS NULL THEN b.committed_at ELSE clock_timestamp() END,
-       b.replays, b.generation, b.admits, b.admission
+       b.replays, b.generation, b.judged_by, b.admits, b.admission
 FROM jsonb_to_recordset(CAST(:batches AS jsonb))
          AS b (batch_id bigint, request_key text, ordinal int, spec jsonb, spec_digest text,
                interval_start timestamptz, interval_end timestamptz, commit_seq bigint,
                batch_time timestamptz, committed_at timestamptz, replays bigint, generation int,
-               admits bigint, admission int);
+               judged_by bigint, admits bigint, admission int);
 
 -- name: replaced
 -- Collect removes what is left of their files.

@@ -9,7 +9,7 @@ SELECT b.batch_id, b.pipeline_id, p.name, b.request_key, b.ordinal, b.status, b.
        COALESCE(b.commit_seq, r.commit_seq) AS commit_seq,
        COALESCE(b.batch_time, r.batch_time) AS batch_time, b.replays, b.generation,
        COALESCE(b.admits, r.admits) AS admits, COALESCE(b.admission, r.admission) AS admission,
-       COALESCE(b.admits, r.admits, b.replays, b.batch_id) AS claims_of,
+       COALESCE(b.judged_by, b.batch_id) AS judged_by,
        p.sink_address, p.archive_path, p.identity, p.shards, p.bucket_seconds, p.exact_from,
        p.sink_schema, p.commit_seq AS pipeline_seq, p.created_at
 FROM semel.batch AS b

@@ -24,9 +24,14 @@ WHERE b.status <> 'abandoned' AND b.replays IS NULL
 ORDER BY b.commit_seq, b.batch_id;
 
 -- name: claims
-SELECT c.batch_id, c.ordinal, c.source_partition_id, p.name, p.identity, lower(c.span) AS start,
-       upper(c.span) AS "end", c.evidence
-FROM semel.claim AS c
+-- What the newest outputs of some batches are of. Admissions have none of their own.
+SELECT b.batch_id, c.ordinal, c.source_partition_id, p.name, p.identity, c.start, c."end", c.evidence
+FROM semel.batch AS b
+CROSS JOIN LATERAL (SELECT n.batch_id FROM semel.batch AS n
+                    WHERE COALESCE(n.replays, n.batch_id) = b.batch_id AND n.status <> 'abandoned'
+                      AND n.status = 'finalized'
+                    ORDER BY n.generation DESC LIMIT 1) AS n
+JOIN semel.reads AS c ON c.batch_id = n.batch_id
 JOIN semel.source_partition AS p USING (source_partition_id)
-WHERE c.batch_id = ANY(CAST(:batches AS bigint[]))
-ORDER BY c.batch_id, c.ordinal;
+WHERE b.batch_id = ANY(CAST(:batches AS bigint[])) AND b.admits IS NULL
+ORDER BY b.batch_id, c.ordinal;

@@ -1,8 +1,8 @@
 -- look: what a person asks the ledger. Nothing here changes anything.
 
 -- name: open_claims
-SELECT p.name, lower(c.span) AS start, upper(c.span) AS "end", b.status AS state, b.batch_id,
-       b.request_key, b.interval_start, b.interval_end,
+SELECT p.name, COALESCE(lower(c.span), 0) AS start, COALESCE(upper(c.span), 0) AS "end",
+       b.status AS state, b.batch_id, b.request_key, b.interval_start, b.interval_end,
        GREATEST(b.seen_at, b.committed_at)
            < clock_timestamp() - make_interval(secs => :orphan_seconds) AS silent
 FROM semel.batch AS b
@@ -55,14 +55,15 @@ WHERE p.name = :name AND b.status = 'finalized' AND b.replays IS NULL
 ORDER BY b.commit_seq;
 
 -- name: batch
--- `claims_of`: the batch whose claims it reads.
+-- `judged_by`: the batch whose verdicts it takes.
 SELECT b.batch_id, p.name AS pipeline, p.sink_address, p.archive_path, b.request_key, b.ordinal,
        b.status, b.spec ->> 'guarantee' AS guarantee, p.exact_from, b.spec_digest,
        COALESCE(b.interval_start, r.interval_start, o.interval_start) AS interval_start,
        COALESCE(b.interval_end, r.interval_end, o.interval_end) AS interval_end, b.commit_seq,
        b.batch_time, b.reason, b.planned_at, b.seen_at, b.committed_at, b.finalized_at, b.replays,
        b.generation, b.replaced_by, b.files_removed_at, b.admits, b.admission,
-       COALESCE(b.admits, r.admits, b.replays, b.batch_id) AS claims_of, b.spec -> 'code' AS code,
+       COALESCE(b.judged_by, b.batch_id) AS judged_by,
+       COALESCE(b.admits, r.admits, b.judged_by, b.batch_id) AS claims_of, b.spec -> 'code' AS code,
        b.spec -> 'source' AS source
 FROM semel.batch AS b
 JOIN semel.pipeline AS p USING (pipeline_id)

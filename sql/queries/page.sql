@@ -74,15 +74,11 @@ WHERE mine.batch_id = :batch_id
 ORDER BY b.generation;
 
 -- name: claims
--- Of a batch; a replay reads those of the batch that it replays, and an admission those of the batch
--- whose dead letters it judges.
-SELECT p.name, lower(c.span) AS start, upper(c.span) AS "end", count(*) OVER () AS claims
-FROM semel.claim AS c
+-- What a batch reads.
+SELECT p.name, c.start, c."end", count(*) OVER () AS claims
+FROM semel.reads AS c
 JOIN semel.source_partition AS p USING (source_partition_id)
-WHERE c.batch_id = (SELECT COALESCE(b.admits, r.admits, b.replays, b.batch_id)
-                    FROM semel.batch AS b
-                    LEFT JOIN semel.batch AS r ON r.batch_id = b.replays
-                    WHERE b.batch_id = :batch_id)
+WHERE c.batch_id = :batch_id
 ORDER BY c.ordinal
 LIMIT :count;
 

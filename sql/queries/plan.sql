@@ -3,7 +3,7 @@
 -- name: latest_batch
 SELECT batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest, split_bytes,
        interval_start, interval_end, commit_seq, batch_time, replays, generation, admits, admission,
-       batch_id AS claims_of
+       batch_id AS judged_by
 FROM semel.batch
 WHERE pipeline_id = :pipeline_id AND request_key = :request_key
   AND replays IS NULL AND admits IS NULL
@@ -23,7 +23,7 @@ WITH touched AS (
             :interval_start, :interval_end)
     RETURNING batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest, split_bytes,
               interval_start, interval_end, commit_seq, batch_time, replays, generation, admits,
-              admission, batch_id AS claims_of
+              admission, batch_id AS judged_by
 ), claimed AS (
     INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, evidence)
     SELECT b.batch_id, c.ordinal, c.source_partition_id, int8range(c.start, c."end"), c.evidence
@@ -35,13 +35,12 @@ WITH touched AS (
 SELECT * FROM b;
 
 -- name: claims
--- Materialized, so that also before its tables are analysed Postgres begins with the batch's claims,
--- and does not ask for each partition which claims it has.
+-- What a batch reads. Materialized, so that also before its tables are analysed Postgres begins with
+-- the batch's claims, and does not ask for each partition which claims it has.
 WITH c AS MATERIALIZED (
-    SELECT * FROM semel.claim WHERE batch_id = :batch_id
+    SELECT * FROM semel.reads WHERE batch_id = :batch_id
 )
-SELECT c.ordinal, c.source_partition_id, p.name, p.identity, lower(c.span) AS start,
-       upper(c.span) AS "end", c.evidence
+SELECT c.ordinal, c.source_partition_id, p.name, p.identity, c.start, c."end", c.evidence
 FROM c
 JOIN semel.source_partition AS p USING (source_partition_id)
 ORDER BY c.ordinal;

@@ -2,15 +2,17 @@
 
 -- name: roots
 -- The batches to replay in a range of numbers or in an interval, each with its newest output.
+-- `judged_by`: the batch that judged the records of that, of which the counts are, once it has won.
 SELECT b.batch_id, b.request_key, COALESCE(b.interval_start, o.interval_start) AS interval_start,
        COALESCE(b.interval_end, o.interval_end) AS interval_end, b.admits, b.admission,
        n.batch_id AS newest, n.generation, n.status AS newest_status, n.request_key AS newest_key,
-       {a.<count>}
+       COALESCE(n.judged_by, n.batch_id) AS judged_by, {a.<count>}
 FROM semel.batch AS b
 CROSS JOIN LATERAL (SELECT * FROM semel.batch AS n
                     WHERE COALESCE(n.replays, n.batch_id) = b.batch_id AND n.status <> 'abandoned'
                     ORDER BY n.generation DESC LIMIT 1) AS n
-LEFT JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
+LEFT JOIN semel.attempt AS a
+    ON a.batch_id = COALESCE(n.judged_by, n.batch_id) AND a.status = 'won'
 LEFT JOIN semel.batch AS o ON o.batch_id = b.admits
 WHERE b.pipeline_id = :pipeline_id AND b.replays IS NULL AND b.status <> 'abandoned'
   AND b.batch_id BETWEEN COALESCE(:first, b.batch_id) AND COALESCE(:last, b.batch_id)
@@ -33,14 +35,14 @@ WHERE COALESCE(b.replays, b.batch_id) = :root AND b.replays IS NOT NULL
 -- A request's replays of a batch are numbered from 1, and so are its admissions of it.
 -- Keeps RP2, RP9.
 INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes,
-                         replays, generation, admits, admission)
+                         replays, generation, judged_by, admits, admission)
 SELECT r.pipeline_id, :request_key,
        1 + COALESCE((SELECT max(b.ordinal) FROM semel.batch AS b
                      WHERE b.pipeline_id = r.pipeline_id AND b.request_key = :request_key
                        AND COALESCE(b.replays, 0) = COALESCE(CAST(:replays AS bigint), 0)
                        AND COALESCE(b.admits, 0) = COALESCE(CAST(:admits AS bigint), 0)), 0),
        CAST(:spec AS jsonb), :spec_digest, r.split_bytes,
-       CAST(:replays AS bigint), :generation, CAST(:admits AS bigint), CAST(:admission AS int)
+       CAST(:replays AS bigint), :generation, CAST(:judged_by AS bigint), CAST(:admits AS bigint), CAST(:admission AS int)
 FROM semel.batch AS r
 WHERE r.batch_id = COALESCE(CAST(:replays AS bigint), CAST(:admits AS bigint))
 RETURNING batch_id;
@@ -54,13 +56,56 @@ WHERE pipeline_id = :pipeline_id AND request_key = :request_key AND replays IS N
 ORDER BY replays, ordinal DESC;
 
 -- name: won
--- What the winner of a batch that is no replay read, and what became of it; and which generation of
--- its output is the newest that is finalized.
-SELECT a.input_digest, {a.<count>},
-       (SELECT max(b.generation) FROM semel.batch AS b
-        WHERE COALESCE(b.replays, b.batch_id) = :root AND b.status = 'finalized') AS generation
-FROM semel.attempt AS a
-WHERE a.batch_id = :root AND a.status = 'won';
+-- The newest output of a batch that is finalized: its generation, what was read for it, and what
+-- became of that.
+SELECT n.generation, a.input_digest, {a.<count>}
+FROM (SELECT * FROM semel.batch AS n
+      WHERE COALESCE(n.replays, n.batch_id) = :root AND n.status = 'finalized'
+      ORDER BY n.generation DESC LIMIT 1) AS n
+JOIN semel.attempt AS a ON a.batch_id = COALESCE(n.judged_by, n.batch_id) AND a.status = 'won';
+
+-- name: claim
+-- Each part that is another one now gets a partition, from which no plan takes anything: it is closed.
+WITH f AS (
+    SELECT * FROM jsonb_to_recordset(CAST(:parts AS jsonb))
+        AS f (ordinal int, name text, identity text, fingerprint text, "end" bigint, evidence jsonb)
+), made AS (
+    INSERT INTO semel.source_partition (pipeline_id, name, generation, identity, fingerprint, settled,
+                                        reached, evidence, closed_at, accounted)
+    SELECT :pipeline_id, f.name,
+           1 + COALESCE((SELECT max(p.generation) FROM semel.source_partition AS p
+                         WHERE p.pipeline_id = :pipeline_id AND p.name = f.name), 0),
+           f.identity, f.fingerprint, true, f."end", f.evidence, clock_timestamp(), true
+    FROM f
+    RETURNING source_partition_id, name
+)
+INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, evidence)
+SELECT :batch_id, f.ordinal, made.source_partition_id, int8range(0, f."end"), f.evidence
+FROM f
+JOIN made USING (name);
+
+-- name: readers
+-- Batches that are no replays and that read some parts, or whose replays do.
+SELECT DISTINCT r.commit_seq, r.batch_id AS root
+FROM semel.source_partition AS p
+JOIN semel.claim AS c USING (source_partition_id)
+JOIN semel.batch AS b USING (batch_id)
+JOIN semel.batch AS r ON r.batch_id = COALESCE(b.replays, b.batch_id)
+WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
+  AND r.status IN ('committed', 'finalized')
+ORDER BY r.commit_seq;
+
+-- name: apart
+-- Why a batch's records cannot be judged as a whole again: an admission has judged some of them, or
+-- another batch reads a part of the same name.
+SELECT (SELECT min(b.batch_id) FROM semel.batch AS b
+        WHERE b.admits = :root AND b.status <> 'abandoned') AS admission,
+       (SELECT min(b.batch_id)
+        FROM semel.source_partition AS p
+        JOIN semel.claim AS c USING (source_partition_id)
+        JOIN semel.batch AS b USING (batch_id)
+        WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
+          AND COALESCE(b.replays, b.batch_id) <> :root) AS other;
 
 -- name: admission
 SELECT batch_id FROM semel.batch

@@ -49,9 +49,28 @@ WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
 ORDER BY p.name, p.generation DESC;
 
 -- name: committed
--- Of some partitions, those of which a batch that has committed claimed something.
-SELECT DISTINCT c.source_partition_id
-FROM semel.claim AS c
+-- Of some names, those of which a batch that has committed claimed something, and the batch that it
+-- is, or that it replays. What accept put aside does not count.
+SELECT DISTINCT ON (p.name) p.name, COALESCE(b.replays, b.batch_id) AS root
+FROM semel.source_partition AS p
+JOIN semel.claim AS c USING (source_partition_id)
 JOIN semel.batch AS b USING (batch_id)
-WHERE c.source_partition_id = ANY(CAST(:partitions AS bigint[]))
-  AND b.pipeline_id = :pipeline_id AND b.status IN ('committed', 'finalized');
+WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
+  AND p.retired_at IS NULL AND b.status IN ('committed', 'finalized')
+ORDER BY p.name, root;
+
+-- name: replayed
+-- The partitions of some names and contents that the newest replay of their batch has claimed, and
+-- whether that one has committed.
+SELECT p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p.settled, p.reached,
+       p.seen, p.evidence, p.closed_at IS NOT NULL AS closed, b.status <> 'planned' AS committed
+FROM unnest(CAST(:names AS text[]), CAST(:contents AS text[])) AS s (name, content)
+JOIN semel.source_partition AS p
+    ON p.pipeline_id = :pipeline_id AND p.name = s.name AND p.evidence ->> 'content' = s.content
+JOIN semel.claim AS c USING (source_partition_id)
+JOIN semel.batch AS b USING (batch_id)
+WHERE b.replays IS NOT NULL
+  AND NOT EXISTS (SELECT FROM semel.batch AS g
+                  JOIN semel.claim AS k USING (batch_id)
+                  WHERE g.replays = b.replays AND g.generation > b.generation
+                    AND k.ordinal = c.ordinal);

@@ -299,6 +299,19 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "a source's file goes as it was read":
         code("sources.files.away:put_away", "fingerprint(known.name) != known.fingerprint"),
+    "what was replaced is read and judged anew": gives("runs.replay:renewed", []),
+    "a later replay takes the newest verdicts":
+        sql("replay.roots", "COALESCE(n.judged_by, n.batch_id) AS", "b.batch_id AS"),
+    "what others have judged is not judged anew": gives("runs.replay:_refuse_apart"),
+    "what a replay has claimed is no new content":
+        sql("sealed.replayed", "b.replays IS NOT NULL", "false"),
+    "a replay of what was replaced again is planned anew": code(
+        "runs.replay:outdated", "batch.replays and renewed(ledger, spec, batch.batch_id)"
+    ),
+    "a part without rows is read as that":
+        sql("replay.claim", "JOIN made USING (name)", 'JOIN made USING (name) WHERE f."end" > 0'),
+    "what follows is replayed once": gives("runs.downstream:is_behind", True),
+    "a chain that cannot follow is not begun": gives("runs.downstream:refuse"),
     "what was read under a batch's name is not read in another form":
         gives("sources.pipeline.matching:judge", "go on"),
     "a file of a batch is proven before its rows are read":

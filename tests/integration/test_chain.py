@@ -89,7 +89,7 @@ def test_a_replayed_batch_is_refused_and_told(up: Upstream, ledger: Ledger) -> N
     done = run(ledger, spec, "r2")
     (refused,) = done.plan.refusals
     assert (refused.name, refused.reason) == ("up/b00000001", "replayed")
-    assert "no replay of this pipeline takes another pipeline's" in refused.detail
+    assert "`semel replay events --batches 1`" in refused.detail
     assert settled(spec).ids == ids(0, 15)
     advised(ledger, refused.detail)
     run(ledger, spec, "r3")
@@ -155,18 +155,6 @@ def test_a_replay_before_the_stage_is_planned_anew(up: Upstream, ledger: Ledger)
     again(up)
     done = run(ledger, spec, "r1")
     assert done.plan.anew is not None and settled(spec).ids == ids(0, 10)
-
-
-def test_a_replay_of_the_reader_reads_the_same_rows(up: Upstream, ledger: Ledger) -> None:
-    """As of any source: as long as what it read was not replayed; then it is refused."""
-    up.append(0, 10)
-    spec = up.spec()
-    run(ledger, spec, "r1")
-    replayed(ledger, spec, 1, "r2")
-    assert settled(spec).ids == ids(0, 10)
-    again(up)
-    with pytest.raises(SourceError, match="its content changed"):
-        replayed(ledger, spec, 1, "r3")
 
 
 # Attacks S29.

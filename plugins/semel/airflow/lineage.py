@@ -80,7 +80,7 @@ def finalized(
                 rowCount=counts.rows_written, **files
             )
         )
-    names = _sources(ledger, spec, [done.batch.root for done, _ in batches])
+    names = _sources(ledger, spec, [done.batch.batch_id for done, _ in batches])
     sources = [
         InputDataset(
             namespace=namespace,

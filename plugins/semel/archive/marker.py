@@ -4,6 +4,7 @@ It is one JSON file that names the batch's files; docs/protocol.md gives its fie
 writes it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -185,6 +186,18 @@ def generations(marker: Marker) -> list[Marker]:
     before = range(1, marker.generation)
     paths = [layout.replaced(marker.archive, marker.batch_id, number) for number in before]
     return [*(read_marker(path, marker.sink) for path in paths), marker]
+
+
+def judged(outputs: Sequence[Marker]) -> Marker:
+    """Of a batch's outputs, first one first, the one by which the records of the last were judged:
+    the first that is of the same ranges.
+    """
+    *before, judge = outputs
+    for marker in reversed(before):
+        if marker.claims != judge.claims:
+            break
+        judge = marker
+    return judge
 
 
 def marker_paths(archive_path: Path) -> list[Path]:

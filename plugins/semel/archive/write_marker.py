@@ -49,6 +49,8 @@ _OF_OUTPUT = (
     "exact_from",
 )  # fmt: skip
 """Keys that a replay sets. The others stay those of the batch that it replays."""
+_OF_INPUT = ("input_digest", "claims")
+"""Keys that one sets, too, that judges its records."""
 _OF_ATTEMPT = ("batch_id", "fence", "replay", "files", "counts")
 """Keys that distinguish the markers of two attempts."""
 
@@ -174,11 +176,7 @@ def write(kept: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]
 
     Many claims get a file of their own.
     """
-    if len(claims) > CLAIMS_IN_MARKER_MAX:
-        part = sum(file["kind"] != Kind.REFUSED for file in content["files"])
-        content["files"].append(_keep_claims(kept, batch.batch_id, claims, part=part))
-    else:
-        content["claims"] = [asdict(claim) for claim in claims]
+    _add_claims(kept, batch, content, claims)
     marker = layout.marker(kept, batch.batch_id)
     make_folder(marker.parent)
     try:
@@ -191,21 +189,38 @@ def write(kept: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]
         sync_folder(marker.parent)
 
 
+def _add_claims(
+    kept: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]
+) -> None:
+    if len(claims) > CLAIMS_IN_MARKER_MAX:
+        part = sum(file["kind"] != Kind.REFUSED for file in content["files"])
+        content["files"].append(_keep_claims(kept, batch.batch_id, claims, part=part))
+    else:
+        content["claims"] = [asdict(claim) for claim in claims]
+
+
 def _text(content: dict[str, Any]) -> bytes:
     return json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
 
 
 # Keeps RP5.
 def replace(
-    kept: Path, batch: Batch, won: Row, output: dict[str, Any], before: list[Row]
+    kept: Path,
+    batch: Batch,
+    won: Row,
+    output: dict[str, Any],
+    before: list[Row],
+    claims: list[Claim],
 ) -> None:
     """Replace the marker with that of a replay, or prove that this has been done.
 
     `output`: what `content` gives for the replay, with its refused rows. `before`: the earlier
-    generations, first one first, each with the fence of its winning attempt. CorruptionError: the
-    existing marker is not of the generation before.
+    generations, first one first, each with the fence of its winning attempt. `claims`: what it
+    read. CorruptionError: the existing marker is not of the generation before.
     """
     path = layout.marker(kept, batch.root)
+    if batch.judges:
+        _add_claims(kept, batch, output, claims)
     # First: from here on, only a finalizer of this generation changes the marker.
     _remove_fence(kept, before[-1])
     failpoints.point("finalize.before_replace")
@@ -244,12 +259,14 @@ def _there(path: Path, batch: Batch) -> tuple[bytes, Marker]:
 
 def _successor(text: bytes, batch: Batch, won: Row, output: dict[str, Any]) -> dict[str, Any]:
     """The marker of a replay: the one before, with the new output in place of the old."""
-    before, replaced = parsed(text), (Kind.DATA, Kind.REFUSED)
+    before, replaced, keys = parsed(text), (Kind.DATA, Kind.REFUSED), _OF_OUTPUT
+    if batch.judges:
+        replaced, keys = tuple(Kind), (*_OF_OUTPUT, *_OF_INPUT)
     own = [file for file in output["files"] if file["kind"] in replaced]
     beside = [file for file in before["files"] if file["kind"] not in replaced]
     return {
-        **{key: value for key, value in before.items() if key not in _OF_OUTPUT},
-        **{key: output[key] for key in _OF_OUTPUT if key in output},
+        **{key: value for key, value in before.items() if key not in keys},
+        **{key: output[key] for key in keys if key in output},
         "files": [*own, *beside],
         "generation": batch.generation,
         "replaces": [{"batch_id": batch.root, "generation": batch.generation - 1}],

@@ -204,7 +204,7 @@ class _Audit:
     def _read_decisions(self) -> None:
         columns = ["source_partition_id", "offset", "reason", "record_id"]
         for marker, table in self._kept(Kind.DECISIONS, columns):
-            spec = (self._replaced.first(marker) or marker).spec
+            spec = (self._replaced.judged(marker) or marker).spec
             identity = fast.identity(spec, lambda name: f"record_id.{fast.column(name)}")
             ids = zoneless(pa.Table.from_struct_array(table.column("record_id")))
             table = table.set_column(3, "record_id", ids.to_struct_array())
@@ -296,7 +296,7 @@ class _Audit:
     def _write_batches(self) -> None:
         rows, named = [], []
         for marker in self._markers:
-            first = (self._replaced.first(marker) or marker).spec
+            first = (self._replaced.judged(marker) or marker).spec
             row = {
                 "batch": marker.batch_id,
                 "commit_seq": marker.commit_seq,

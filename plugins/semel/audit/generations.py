@@ -1,17 +1,20 @@
 """The outputs that replays replaced: each has its marker kept aside, beside the one that counts.
 
 Generation 1 is the batch's own output: what became of its records is proven by its declaration, and
-what the rows must be by the newest one's. The files of a replaced output are removed some time
-after, so any of them may be gone; one that is there is whole, and no marker that counts lists it.
+what the rows must be by the newest one's. A replay of what another pipeline has replaced has other
+claims than the one before: it stands in the place of generation 1 for all that follow. The files of
+a replaced output are removed some time after, so any of them may be gone; one that is there is
+whole, and no marker that counts lists it.
 """
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from semel.archive import layout
-from semel.archive.marker import Marker, read_marker
+from semel.archive.marker import Marker, judged, read_marker
 from semel.audit.files import trouble
 from semel.audit.verdict import Findings, Offender
 from semel.errors import CorruptionError
@@ -23,9 +26,9 @@ _CHECK = "generations"
 _OWN = (Kind.DATA, Kind.REFUSED)
 _OF_THE_BATCH = (
     "pipeline", "fence", "request_key", "commit_seq", "batch_time", "interval", "bucket_seconds",
-    "input_digest", "admits", "buckets",
+    "admits", "buckets",
 )  # fmt: skip
-"""What a replay leaves as it was. The counts are, too, but for those of the output."""
+"""What a replay leaves as it was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +41,11 @@ class Generations:
     replaced: dict[int, dict[int, Marker]] = field(default_factory=dict)
     paths: frozenset[Path] = frozenset()
 
-    def first(self, marker: Marker) -> Marker | None:
-        """The marker of a batch's own output. None: it cannot be read."""
-        return marker if marker.generation == 1 else self.replaced[marker.batch_id].get(1)
+    def judged(self, marker: Marker) -> Marker | None:
+        """The marker by which a batch's records were judged. None: it cannot be read."""
+        there = {**self.replaced.get(marker.batch_id, {}), marker.generation: marker}
+        judge = judged([there[number] for number in sorted(there)])
+        return judge if judge.generation == 1 or judge.generation - 1 in there else None
 
     @property
     def markers(self) -> list[Marker]:
@@ -84,7 +89,7 @@ def read(
                 findings.blame(_CHECK, Offender(what=str(error), batch=batch, file=str(path)))
     found = Generations(replaced=replaced)
     _check(kept, newest, found, unreadable, findings)
-    own = {_path(old, file) for old in found.markers for file in _files(old)}
+    own = {_path(m, f) for m in found.markers for f in _left(m, newest[m.batch_id])}
     return replace(found, paths=frozenset(paths | own))
 
 
@@ -96,6 +101,14 @@ def _files(marker: Marker) -> list[MarkedFile]:
     """The files of an output itself, which go some time after it was replaced."""
     of_files = _OWN if marker.sink else _OWN[1:]
     return [file for file in marker.files if file.kind in of_files]
+
+
+def _left(old: Marker, newest: Marker) -> list[MarkedFile]:
+    """The files of a replaced output that the newest one does not take over. Decisions and dead
+    letters of one whose records were judged anew since stay there.
+    """
+    beside = _beside(old) if old.claims != newest.claims else ()
+    return [*_files(old), *beside]
 
 
 def _path(marker: Marker, file: MarkedFile) -> Path:
@@ -145,15 +158,8 @@ def _troubles(
     for name in _OF_THE_BATCH:
         if getattr(old, name) != getattr(newest, name):
             found.append((f"its {name} is another than that of the marker", None))
-    if old.claims != newest.claims:
-        found.append(("it claims other ranges than the marker", None))
-    for name, said in vars(old.counts).items():
-        there = getattr(newest.counts, name)
-        if name not in OF_THE_OUTPUT and said != there:
-            found.append((f"its marker says {name} = {said}, the one that counts {there}", None))
-    if _beside(old) != _beside(newest):
-        found.append(("it has other decisions, dead letters, ids or claims than the marker", None))
     after = before.get(old.generation + 1, newest)
+    found += _differences(old, after)
     if after.made_by <= old.made_by:
         found.append((f"batch {old.made_by} made it, and batch {after.made_by} replaced it", None))
     if old.sink and sum(file.records for file in _files(old)) != old.counts.rows_written:
@@ -166,6 +172,23 @@ def _troubles(
         elif (what := trouble(path, file, old.spec.sink.format)) and os.path.lexists(path):
             found.append((what, path))
     return found
+
+
+def _differences(old: Marker, after: Marker) -> Iterator[tuple[str, None]]:
+    """What a replay has not left as it was, of the ranges that it has not claimed itself."""
+    if old.claims != after.claims:
+        parts = [{c.ordinal: c.name for c in marker.claims} for marker in (old, after)]
+        if after.spec.record_id or parts[0] != parts[1]:
+            yield "it claims other ranges than the marker", None
+        return
+    if old.input_digest != after.input_digest:
+        yield "its input_digest is another than that of the marker", None
+    for name, said in vars(old.counts).items():
+        there = getattr(after.counts, name)
+        if name not in OF_THE_OUTPUT and said != there:
+            yield f"its marker says {name} = {said}, the one that counts {there}", None
+    if _beside(old) != _beside(after):
+        yield "it has other decisions, dead letters, ids or claims than the marker", None
 
 
 def _beside(marker: Marker) -> set[MarkedFile]:

@@ -65,7 +65,7 @@ class Reading:
     def run(self) -> None:
         with self._open:
             for marker in self._markers:
-                first = self._replaced.first(marker)
+                first = self._replaced.judged(marker)
                 if first is None:  # Blamed before: nobody knows by what its records were judged.
                     self.lost.add(marker.batch_id)
                     continue

@@ -350,7 +350,7 @@ def show(
         found = ledger.rows("look", "batch", batch_id=batch)
         if not found:
             raise TerminalError(f"there is no batch {batch}", next="semel batches")
-        claims = ledger.rows("plan", "claims", batch_id=found[0]["claims_of"])
+        claims = ledger.rows("plan", "claims", batch_id=batch)
         attempts = ledger.rows("look", "attempts", batch_id=batch)
         files = ledger.rows("look", "files", batch_id=batch)
     known = dict(found[0])
@@ -359,6 +359,7 @@ def show(
     unit = declaration(source["type"]).unit_of(source)
     of = f" of batch {known['claims_of']}" if known["claims_of"] != batch else ""
     known = {key: value for key, value in known.items() if key != "claims_of"}
+    known["judged_by"] = None if known["judged_by"] == batch else known["judged_by"]
 
     def render() -> None:
         for key, value in known.items():

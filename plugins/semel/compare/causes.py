@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from semel.archive import layout, provenance
-from semel.archive.marker import Marker, read_marker
+from semel.archive import provenance
+from semel.archive.marker import Marker, generations, judged
 from semel.clients.duck import Engine
 from semel.compare.answer import Cause
 from semel.compare.which import Chosen
@@ -63,9 +63,8 @@ def _source_changed(chosen: Chosen, marker: Marker) -> bool:
     if marker.admits is not None:
         return False  # Its root tells it.
     claims, split_bytes = chosen.claims[marker.batch_id], chosen.split_bytes[marker.batch_id]
-    if marker.replay is not None:  # The digest is of the first output, and its declaration.
-        first = layout.replaced(marker.archive, marker.batch_id, 1)
-        marker = read_marker(first, marker.sink)
+    # The digest is of the output by which its records were judged, and by its declaration.
+    marker = judged(generations(marker))
     job = job_of(marker, tuple(claims), open_source(marker.spec), split_bytes)
     nothing = np.zeros(0, np.int64)
     try:

@@ -110,8 +110,8 @@ class Batch(_FromRow):
 
     A replay has the interval of the batch that it `replays` and, once committed, its place in the
     commit order; `generation` counts that batch's outputs, from 1. An admission takes dead letters
-    from the batch that it `admits`; `admission` counts these, from 1. `claims_of`: the batch whose
-    claims it reads.
+    from the batch that it `admits`; `admission` counts these, from 1. `judged_by`: the batch whose
+    verdicts it takes, or itself.
     """
 
     batch_id: int
@@ -130,7 +130,7 @@ class Batch(_FromRow):
     generation: int
     admits: int | None
     admission: int | None
-    claims_of: int
+    judged_by: int
 
     @property
     def at_least_once(self) -> bool:
@@ -146,6 +146,11 @@ class Batch(_FromRow):
     def open(self) -> bool:
         """Whether it is planned or committed, so still to be finished."""
         return self.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED)
+
+    @property
+    def judges(self) -> bool:
+        """Whether it judges all records of what it reads."""
+        return self.judged_by == self.batch_id and self.admits is None
 
     @property
     def root(self) -> int:

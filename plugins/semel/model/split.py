@@ -83,10 +83,11 @@ def splits_of(claims: list[Claim], split_bytes: int, *, whole: set[int]) -> Spli
     task = held = count = 0
     for claim in claims:
         size = claim.end - claim.start
-        parts = 1 if claim.ordinal in whole else -(-size // split_bytes)
+        parts = 1 if claim.ordinal in whole else max(1, -(-size // split_bytes))
         parts = parts if parts <= 2 else -(-parts // 4) * 4
-        step = -(-size // parts)
-        for start in range(claim.start, claim.end, step):
+        step = max(1, -(-size // parts))
+        # Of an empty claim, one split: its content is part of what was read.
+        for start in range(claim.start, max(claim.end, claim.start + 1), step):
             end = min(start + step, claim.end)
             if held and (held + end - start > split_bytes or count == SPLITS_PER_TASK_MAX):
                 task, held, count = task + 1, 0, 0

@@ -18,10 +18,12 @@ if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take 
     from semel.commit import Committed
     from semel.finalize import Finalized
     from semel.plan import Plan
+    from semel.runs.downstream import Link
     from semel.runs.replay import Replayed, Root
     from semel.runs.requarantine import Admitted
     from semel.stage import Staged
 
+_NOTHING_BELOW = "downstream: no pipeline of this ledger has read these batches"
 _NO_LETTERS = "nothing to do: these batches have no dead letter that is left"
 REFUSED, LATE = "refused: ", "late: "
 """How the lines begin that somebody should see."""
@@ -282,6 +284,29 @@ def replay(found: "list[Root]", done: "list[Replayed]") -> str:
             "newest output this request made; --request with a new name computes it again"
         )
     return "\n".join([*lines, "next: nothing; readers see these outputs, whole"])
+
+
+def would_follow(links: "list[Link]") -> str:
+    """Which batches further down the chain would be replayed, or why one cannot be."""
+    lines = []
+    for link in links:
+        lines.append(f"{link.spec.name}, which reads {link.above}:")
+        for number, why in link.batches.items():
+            would = "would follow" if number in link.behind else "left alone: it is up to date"
+            lines.append(f"  batch {number}: {f'NOT: {why}' if why else would}")
+    return "\n".join(lines or [_NOTHING_BELOW])
+
+
+def followed(links: "list[Link]", below: "list[tuple[Link, Replayed]]") -> str:
+    """What was replayed further down the chain."""
+    lines = []
+    for link in links:
+        done = [one for of, one in below if of is link]
+        lines += [f"{link.spec.name}: replayed: {_replayed(one)}" for one in done]
+        if alone := len(link.batches) - len(done):
+            up = _count(alone, "batch is", "batches are")
+            lines.append(f"{link.spec.name}: {up} up to date with {link.above}")
+    return "\n".join(lines or [_NOTHING_BELOW])
 
 
 def letters_left(left: dict[int, int]) -> str:

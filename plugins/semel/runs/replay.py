@@ -5,6 +5,9 @@ the ranges claimed by its root, the batch that it replays, and takes the root's 
 decides again which records survived. So it claims nothing, adds no id, and takes no place in the
 commit order. Its commit retires the output before it, and its finalize replaces the old marker with
 the new one.
+
+Where the source has replaced what the batch has read, as a pipeline does that was replayed, it
+reads what is there now: it claims these parts, and judges all records again.
 """
 
 import json
@@ -18,18 +21,30 @@ import sqlalchemy as sa
 
 from semel import failpoints, limits
 from semel.archive import layout, provenance
-from semel.errors import RetryableError, SemelError, SourceError, StateError, TerminalError
+from semel.declare.wording import FILES_NAMED_MAX
+from semel.errors import (
+    RetryableError,
+    SemelError,
+    SourceError,
+    StateError,
+    TerminalError,
+)
 from semel.finalize import Finalized, finalize
-from semel.ledger import Ledger, Row, pipelines, row, rows
+from semel.ledger import Ledger, Row, change, pipelines, row, rows
 from semel.ledger.batches import batch_of
-from semel.model.batch import Batch, BatchStatus, Counts, Log, Pipeline, run_of, runs
-from semel.pipeline.opening import open_sink
+from semel.model.batch import Batch, BatchStatus, Claim, Counts, Log, Pipeline, run_of, runs
+from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
+from semel.plan import partitions
 from semel.plan.abandon import abandon
 from semel.plan.register import register
 from semel.runs.run import finish
+from semel.sources import Offer
 from semel.stage import Engine
 from semel.stage.replayed import check_source, check_verdicts, has_letters, outputs
+
+Anew = list[tuple[Claim, Offer]]
+"""What the source has replaced of what a batch reads, each with what is there now."""
 
 SILENT_SECONDS = 2 * limits.HEARTBEAT_SECONDS
 """A planned batch that shows no sign of life for this long counts as dead."""
@@ -96,9 +111,12 @@ def look(
     pipeline = pipelines.planned(ledger, spec.name)
     found = _root(ledger, pipeline, spec, root)
     mine = _of_request(ledger, spec, request_key, root)
-    done = mine is not None and _answers(pipeline, spec, mine, found, once=once)
-    begun = mine is not None and mine.open
-    why = None if done or begun else _why_not(ledger, spec, pipeline, found)
+    try:
+        done = mine is not None and _answers(ledger, pipeline, spec, mine, found, once=once)
+        begun = mine is not None and mine.open
+        why = None if done or begun else _why_not(ledger, spec, pipeline, found)
+    except SemelError as error:
+        done, why = False, error
     between = found["interval_start"], found["interval_end"]
     return Root(
         batch_id=root,
@@ -127,29 +145,46 @@ def plan(
     mine = _of_request(ledger, spec, request_key, root)
     found = _root(ledger, pipeline, spec, root)
     if mine is not None:
-        if _answers(pipeline, spec, mine, found, once=once):
+        if _answers(ledger, pipeline, spec, mine, found, once=once):
             return mine, True
         if mine.open and not outdated(ledger, spec, mine):
             return mine, True
+        found = _root(ledger, pipeline, spec, root)
     with ledger.transaction() as connection:
         other = _at_work(connection, root)
     if other is not None:
         finish_or_refuse(ledger, spec, other, request_key, root)
         found = _root(ledger, pipeline, spec, root)
-    _check(ledger, spec, pipeline, found)
+    with ledger.transaction() as connection:
+        version = partitions.version(connection, pipeline.pipeline_id)
+    anew = _check(ledger, spec, pipeline, found)
+    claims = _claims(spec, anew)
     stored = provenance.stored(spec)
     with ledger.transaction() as connection:
         pipelines.lock(connection, pipeline)
         # Keeps RP2.
         now = _roots(connection, pipeline, batches=(root, root))
-        if not now or now[0]["newest"] != found["newest"] or _at_work(connection, root):
+        moved = anew and partitions.version(connection, pipeline.pipeline_id) != version
+        if (
+            moved
+            or not now
+            or now[0]["newest"] != found["newest"]
+            or _at_work(connection, root)
+        ):
             raise RetryableError(
                 f"another request began to replay batch {root} at the same time",
                 next=f"semel show {root}",
             )
-        made = insert(
-            connection, spec, stored, request_key, replays=root, generation=found["generation"] + 1
-        )
+        place = {"replays": root, "generation": found["generation"] + 1}
+        if not anew:
+            place["judged_by"] = found["judged_by"]
+        made = insert(connection, spec, stored, request_key, **place)
+        # Keeps CH2.
+        if anew:
+            _refuse_apart(connection, spec, pipeline, found, _names(anew))
+            values = {"pipeline_id": pipeline.pipeline_id, "batch_id": made.batch_id}
+            change(connection, "replay", "claim", parts=json.dumps(claims), **values)
+            partitions.touch(connection, pipeline.pipeline_id)
         failpoints.point("replay.before_write")
     failpoints.point("replay.after_write")
     return made, False
@@ -285,15 +320,96 @@ def _of_request(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batc
     return next(iter(planned(ledger, spec, request_key, root)), None)
 
 
-def _answers(pipeline: Pipeline, spec: Spec, mine: Batch, found: Row, *, once: bool) -> bool:
-    """Whether the request needs no new replay of a batch: its own is finalized and still counts.
+def newest(ledger: Ledger, spec: Spec, root: int) -> tuple[int, BatchStatus]:
+    """The batch that made the newest output of a batch, or is to make it, and its state."""
+    found = _root(ledger, pipelines.planned(ledger, spec.name), spec, root)
+    return found["newest"], BatchStatus(found["newest_status"])
+
+
+# Keeps CH3.
+def why_not_anew(ledger: Ledger, spec: Spec, root: int) -> SemelError | None:
+    """Why a batch cannot follow what it reads, if that is replayed, as far as it is known now."""
+    pipeline = pipelines.planned(ledger, spec.name)
+    found = _root(ledger, pipeline, spec, root)
+    claims = ledger.rows("plan", "claims", batch_id=found["newest"])
+    try:
+        with ledger.transaction() as connection:
+            names = [claim["name"] for claim in claims]
+            _refuse_apart(connection, spec, pipeline, found, names)
+            other = _at_work(connection, root)
+        if other is None:  # Else plan goes on with it, gives it up, or tells that it is at work.
+            _check_replaceable(ledger, spec, pipeline, found)
+    except SemelError as error:
+        return error
+    return None
+
+
+def renewed(ledger: Ledger, spec: Spec, batch_id: int) -> Anew:
+    """What the source has replaced of what a batch reads. SourceError: it cannot be looked at."""
+    if spec.source.upstream is None:
+        return []
+    claims = [Claim.from_row(r) for r in ledger.rows("plan", "claims", batch_id=batch_id)]
+    return open_source(spec).renewed(claims, batch_id)
+
+
+def _names(anew: Anew) -> list[str]:
+    return [claim.name for claim, _ in anew]
+
+
+def _claims(spec: Spec, anew: Anew) -> list[dict[str, Any]]:
+    """The claims of a replay on what is there now, as parameters of their statement."""
+    source = open_source(spec)
+    return [
+        {
+            "ordinal": claim.ordinal,
+            "name": offer.name,
+            "identity": offer.identity,
+            "fingerprint": offer.fingerprint,
+            "end": offer.end,
+            "evidence": source.evidence(offer, offer.end) | ({} if offer.end else {"rows": 0}),
+        }
+        for claim, offer in anew
+    ]
+
+
+# Keeps CH2.
+def _refuse_apart(
+    connection: sa.Connection, spec: Spec, pipeline: Pipeline, found: Row, names: list[str]
+) -> None:
+    """TerminalError: the records of a batch cannot be judged anew as a whole."""
+    root = found["batch_id"]
+    values = {"root": root, "pipeline_id": pipeline.pipeline_id, "names": names}
+    apart = row(connection, "replay", "apart", **values)
+    if spec.record_id:
+        why = "the catalog has the ids of its records at its place in the order of commits"
+    elif found["admits"] or apart["admission"]:
+        number = root if found["admits"] else apart["admission"]
+        why = f"batch {number} has judged some of its dead letters again"
+    elif apart["other"]:
+        why = f"batch {apart['other']} reads some of it, too, since somebody accepted that"
+    else:
+        return
+    raise TerminalError(
+        f"batch {root} cannot take other output of "
+        f"{', '.join(map(repr, names[:FILES_NAMED_MAX]))}, as its records cannot be judged anew: "
+        f"{why}. Its output stays what it is; give the declaration to a pipeline of another "
+        "name and sink, which reads all from its start",
+        next=f"semel gaps {spec.name}",
+    )
+
+
+def _answers(
+    ledger: Ledger, pipeline: Pipeline, spec: Spec, mine: Batch, found: Row, *, once: bool
+) -> bool:
+    """Whether the request needs no new replay of a batch: its own is finalized and still counts,
+    and the source has not replaced what it read.
 
     With `once`, it may have been replaced, if the current code and declaration made it.
     """
     if mine.status is not BatchStatus.FINALIZED:
         return False
     if not once:
-        return found["newest"] == mine.batch_id
+        return found["newest"] == mine.batch_id and not renewed(ledger, spec, mine.batch_id)
     kept = Path(pipeline.archive_path)
     made = provenance.of_marker(layout.replaced(kept, mine.root, mine.generation))
     if found["newest"] == mine.batch_id or made is None:
@@ -305,11 +421,13 @@ def _answers(pipeline: Pipeline, spec: Spec, mine: Batch, found: Row, *, once: b
 def insert(
     connection: sa.Connection, spec: Spec, stored: dict[str, Any], request_key: str, **place: int
 ) -> Batch:
-    """Write a replay (`replays`, `generation`) or an admission (`admits`, `admission`).
+    """Write a replay (`replays`, `generation`, `judged_by`) or an admission (`admits`,
+    `admission`).
 
     `stored`: its declaration, with the current code.
     """
-    places = {"replays": None, "generation": 1, "admits": None, "admission": None, **place}
+    nothing = dict.fromkeys(("replays", "judged_by", "admits", "admission"))
+    places = {**nothing, "generation": 1, **place}
     made = row(
         connection, "replay", "insert", request_key=request_key, spec=json.dumps(stored),
         spec_digest=spec.digest(), **places,
@@ -318,13 +436,18 @@ def insert(
 
 
 def outdated(ledger: Ledger, spec: Spec, batch: Batch) -> bool:
-    """Give up a planned replay or admission with an outdated declaration, unless it shows life.
-
-    Returns whether it was given up.
+    """Give up a planned replay or admission with an outdated declaration, or a replay of what the
+    source has replaced since, unless it shows life. Returns whether it was given up.
     """
-    if batch.status is not BatchStatus.PLANNED or batch.spec_digest == spec.digest():
+    if batch.status is not BatchStatus.PLANNED:
         return False
-    reason = "its declaration changed since it was planned"
+    # Keeps P21.
+    if batch.spec_digest != spec.digest():
+        reason = "its declaration changed since it was planned"
+    elif batch.replays and renewed(ledger, spec, batch.batch_id):
+        reason = "what it reads was replaced since it was planned"
+    else:
+        return False
     return abandon(ledger, batch.batch_id, reason, silent_only=True) is not None
 
 
@@ -384,8 +507,25 @@ def _why_not(
     return None
 
 
-def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> None:
-    """SemelError: a replay of the batch is known to fail, and why."""
+def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> Anew:
+    """SemelError: a replay of the batch is known to fail, and why. Else what it would read anew."""
+    root = found["batch_id"]
+    _check_replaceable(ledger, spec, pipeline, found)
+    if anew := renewed(ledger, spec, found["newest"]):
+        with ledger.transaction() as connection:
+            _refuse_apart(connection, spec, pipeline, found, _names(anew))
+        return anew
+    # Keeps RP1.
+    check_verdicts(ledger, pipeline, root)
+    if found["admits"]:
+        before = has_letters(ledger, found["admits"], found["admission"])
+        check_verdicts(ledger, pipeline, before)
+    check_source(ledger, spec, found["admits"] or root)
+    return []
+
+
+def _check_replaceable(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> None:
+    """SemelError: the newest output of a batch cannot be replaced now."""
     root = found["batch_id"]
     if found["newest_status"] != BatchStatus.FINALIZED:
         number = found["newest"]
@@ -403,12 +543,6 @@ def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> None:
             "transforms to a pipeline of another name and sink: it reads the source from its start"
         )
     open_sink(spec, pipeline.sink_address).check_replace(old)
-    # Keeps RP1.
-    check_verdicts(ledger, pipeline, root)
-    if found["admits"]:
-        before = has_letters(ledger, found["admits"], found["admission"])
-        check_verdicts(ledger, pipeline, before)
-    check_source(ledger, spec, found["admits"] or root)
 
 
 def _shown(interval: tuple[datetime, datetime] | None) -> str:

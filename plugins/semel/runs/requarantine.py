@@ -42,7 +42,7 @@ def left(ledger: Ledger, spec: Spec, batches: list[int]) -> dict[int, int]:
     """The number of dead letters left, for each of these batches that has any."""
     with ledger.transaction() as connection:
         found = [batch_of(connection, spec.name, number) for number in batches]
-    own = [batch.batch_id for batch in found if batch.claims_of == batch.batch_id]
+    own = [batch.batch_id for batch in found if not (batch.replays or batch.admits)]
     counted = {number: letters_left(ledger, spec, number) for number in own}
     return {number: count for number, count in counted.items() if count}
 
@@ -76,10 +76,11 @@ def letters_left(ledger: Ledger, spec: Spec, root: int) -> int:
         batch = batch_of(connection, spec.name, root)
         last = _last(connection, root)
     if batch.replays or batch.admits:
+        of = batch.admits or batch.replays
         raise StateError(
-            f"batch {root} has claimed nothing itself, it takes records of batch {batch.claims_of} "
-            "again; name that batch",
-            next=f"semel replay {spec.name} --batches {batch.claims_of} --requarantine",
+            f"batch {root} has judged no records first: it takes records of batch {of} again; name "
+            "that batch",
+            next=f"semel replay {spec.name} --batches {of} --requarantine",
         )
     if batch.status is not BatchStatus.FINALIZED:
         raise StateError(

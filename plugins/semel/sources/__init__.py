@@ -318,6 +318,18 @@ class Source(ABC):
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
         """Prove that each claimed range is still what was planned. SourceError otherwise."""
 
+    def renewed(
+        self, claims: Collection[Claim], batch_id: int  # noqa: ARG002 - most replace nothing
+    ) -> list[tuple[Claim, Offer]]:
+        """The claims of a finalized batch whose part the source has replaced by another one, each
+        with an offer of what is there now. In the driver, outside any transaction.
+
+        Only a source that replaces what it has shown, by its own rules, tells any: what else is
+        other than it was read is no longer there. RefusedError: its rows cannot be read.
+        SourceError: it cannot be looked at.
+        """
+        return []
+
     def acknowledge(self, settled: Sequence[Settled]) -> str | None:  # noqa: ARG002
         """Report the position up to which each partition is finalized, if it is still the same
         partition. Called after `finalized`, if the declaration asks for it.

@@ -92,7 +92,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
     with ledger.transaction() as connection:
         pipeline, batch = opened(connection, spec.name, batch_id)
         done = row(connection, "stage", "staged", batch_id=batch_id)
-        found = rows(connection, "plan", "claims", batch_id=batch.claims_of)
+        found = rows(connection, "plan", "claims", batch_id=batch_id)
         claims = [Claim.from_row(r) for r in found]
         known = owned.known_batches(connection, pipeline)
     if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
@@ -155,7 +155,7 @@ def _attempt(
                 before = range(attempt.fence - DIED_ATTEMPTS, attempt.fence)
                 root = Path(pipeline.archive_path)
                 fatal.check(job, [layout.attempt(root, batch.batch_id, n) for n in before])
-            if batch.claims_of == batch.batch_id:
+            if batch.judges:
                 check_sample(job)
                 outcome = engine.run(job)
             else:
@@ -272,9 +272,9 @@ def _seal(
     sink: Sink,
 ) -> Staged:
     staged, counts = account.added_up(job, outcome)
-    # What a replay or an admission sets aside was set aside and reported before.
+    # What others set aside was set aside and reported before.
     aside = None
-    if batch.claims_of == batch.batch_id:
+    if batch.judges:
         aside = account.set_aside(job, outcome.reports, counts)
     schema = json.dumps(outcome.sink_schema)
     # Keeps S17.

@@ -5,6 +5,8 @@ the ranges that the first batch claimed:
 - a replay reads everything except the records that have a verdict, and judges nothing;
 - an admission reads only the records named by the dead letters before it, and judges them again;
 - a replay of an admission reads the survivors among these, and judges nothing.
+A replay of what another pipeline has replaced is none of these: it judges all records itself, and
+the next one takes its verdicts.
 """
 
 from dataclasses import replace
@@ -26,7 +28,7 @@ from semel.stage.verdicts import Verdicts
 
 
 class Read(NamedTuple):
-    """The counts of a finalized batch's winner, and its verdicts."""
+    """The counts of a finalized batch's newest output, and the verdicts that it was made by."""
 
     won: Row
     verdicts: Verdicts
@@ -35,12 +37,14 @@ class Read(NamedTuple):
 def marker_of(pipeline: Pipeline, root: int, generation: int) -> Marker:
     """The marker of a batch whose newest finalized output has this generation.
 
-    It may already be of the next generation, as that marker is written before its batch is
-    finalized: it names the same decisions and dead letters. CorruptionError: it is gone, or of an
-    earlier one.
+    Its place may already have that of the next generation, which is written before its batch is
+    finalized. CorruptionError: it is gone, or of an earlier one.
     """
     path = layout.marker(Path(pipeline.archive_path), root)
     marker = read_marker(path, None)
+    if marker.pipeline == pipeline.name and marker.generation > generation:
+        path = layout.replaced(Path(pipeline.archive_path), root, generation)
+        marker = read_marker(path, None)
     if marker.pipeline != pipeline.name or marker.generation < generation:
         raise CorruptionError(
             f"{path} is of generation {marker.generation} of {marker.pipeline!r}, and the newest "
@@ -50,7 +54,7 @@ def marker_of(pipeline: Pipeline, root: int, generation: int) -> Marker:
 
 
 def verdicts_of(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> Read:
-    """The verdicts of a finalized batch that is not a replay.
+    """The verdicts of the newest output of a finalized batch that is not a replay.
 
     CorruptionError: its marker, decisions or dead letters are gone or changed.
     """
@@ -95,8 +99,8 @@ def outputs(ledger: Ledger, pipeline: Pipeline, root: int, generation: int) -> O
 
 
 def check_source(ledger: Ledger, spec: Spec, root: int) -> None:
-    """SourceError: the source no longer has what a batch claimed, as it was."""
-    claims = [Claim.from_row(r) for r in ledger.rows("plan", "claims", batch_id=root)]
+    """SourceError: the source no longer has what the newest output of a batch is of, as it was."""
+    claims = [Claim.from_row(r) for r in ledger.rows("compare", "claims", batches=[root])]
     source = open_source(spec)
     try:
         source.check(source.find(claims, root), root)
@@ -114,7 +118,7 @@ def run_job(
 
     TerminalError: a survivor is no longer valid, or the source is not what was read then.
     """
-    root = verdicts_of(ledger, pipeline, batch.replays or batch.claims_of)
+    root = verdicts_of(ledger, pipeline, batch.replays or batch.admits)
     chosen = root.verdicts
     if batch.admission is not None:
         before = has_letters(ledger, batch.admits, batch.admission)
@@ -125,13 +129,13 @@ def run_job(
     outcome = engine.run(replace(job, selected=selected))
     if judged:
         settled = root.verdicts.settled(outcome.reports, job.splits)
-        _check_input(batch, account.input_digest(job, settled), batch.claims_of, root.won)
+        _check_input(batch, account.input_digest(job, settled), batch.admits, root.won)
         taken = sum(report.counts.records_read for report in outcome.reports)
         _check_records(batch, "dead letters", taken, len(chosen.offset))
         return outcome
     reports = root.verdicts.settled(outcome.reports, job.splits)
     # Keeps RP3.
-    _check_input(batch, account.input_digest(job, reports), batch.replays, root.won)
+    _check_input(batch, account.input_digest(job, reports), batch.judged_by, root.won)
     survivors = sum(report.counts.survivors for report in reports)
     _check_records(batch, "survivors", survivors, root.won["survivors"])
     return replace(outcome, reports=reports)

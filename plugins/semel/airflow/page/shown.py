@@ -210,8 +210,9 @@ class BatchShown:
 
     @property
     def set_aside(self) -> int:
-        """Dead letters of a finalized batch; a replay's are those of the batch that it replays."""
-        own = self.batch["status"] == "finalized" and self.root == self.batch["batch_id"]
+        """Dead letters of a finalized batch that judged its records."""
+        own = self.batch["status"] == "finalized"
+        own &= self.batch["judged_by"] == self.batch["batch_id"]
         won = self.won if own else None
         return won["quarantined"] + won["late"] if won else 0
 

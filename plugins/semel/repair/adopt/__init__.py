@@ -137,7 +137,8 @@ def _adopt(
     of_ledger = check_landed(spec, target, kept, found, notes)
     batch_max = _batch_max(there.batch_max, found, landed)
     now = _pass_numbers(ledger, spec, batches, batch_max, [_numbers(o, log) for o in others])
-    partitions = partitions_of(open_source(spec), found)
+    outputs = [marker for batch in batches for marker in batch.outputs]
+    partitions = partitions_of(open_source(spec), outputs)
     lost = note.gaps([marker.commit_seq for marker in found])
     with tempfile.TemporaryDirectory(prefix="adopt-", dir=settings.cache_dir()) as spills:
         # At least once, it has none.
@@ -155,7 +156,6 @@ def _adopt(
         if lost:
             note.write(kept, lost)
         _write(ledger, spec, target.address, kept, batches, partitions, catalog, of_ledger)
-    outputs = [marker for batch in batches for marker in batch.outputs]
     listed = {marker.target_of(file) for marker in outputs for file in marker.files}
     named = {*(str(sink / path) for path in there.output), *(str(kept / p) for p in there.kept)}
     # Keeps D11.
@@ -290,7 +290,7 @@ def _pass_numbers(
 
     TerminalError: this ledger gave some of them to others.
     """
-    numbers = [(batch_max, _partition_max([batch.first for batch in batches])), *others]
+    numbers = [(batch_max, _partition_max([batch.newest for batch in batches])), *others]
     with ledger.transaction() as connection:
         change(connection, "adopt", "lock_numbers")
         # Keeps D5.
@@ -299,7 +299,9 @@ def _pass_numbers(
             "adopt",
             "taken",
             batches=[marker.made_by for batch in batches for marker in batch.outputs],
-            partitions=list({c.source_partition_id for b in batches for c in b.claims}),
+            partitions=list(
+                {c.source_partition_id for b in batches for m in b.outputs for c in m.claims}
+            ),
         )
         if taken:
             shown = ", ".join(f"{r['what']} {r['number']} to {r['name']!r}" for r in taken[:5])

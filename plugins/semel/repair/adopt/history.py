@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from semel.archive.marker import Marker, generations
+from semel.archive.marker import Marker, generations, judged
 from semel.errors import AGAIN, CorruptionError
 from semel.model.batch import Claim
 
@@ -34,6 +35,17 @@ class History:
     def replays(self) -> tuple[Marker, ...]:
         """The outputs that replays made."""
         return self.outputs[1:]
+
+    def judged_by(self, marker: Marker) -> int | None:
+        """The batch whose verdicts an output takes. None: its own."""
+        judge = judged([one for one in self.outputs if one.generation <= marker.generation])
+        return None if judge is marker else judge.made_by
+
+    def own_claims(self, marker: Marker) -> list[Claim]:
+        """What the batch of an output claimed itself."""
+        before = [one for one in self.outputs if one.generation < marker.generation]
+        known = {c.source_partition_id for one in before for c in one.claims}
+        return [c for c in marker.claims if c.source_partition_id not in known]
 
 
 # Keeps D2.
@@ -75,9 +87,11 @@ def _outputs(marker: Marker) -> list[Marker]:
             "batch: then its records are read again by the pipeline's next run",
             next=AGAIN,
         ) from error
-    for old in found[:-1]:
-        same = ("pipeline", "fence", "commit_seq", "input_digest", "claims", "admits")
-        if any(getattr(old, name) != getattr(marker, name) for name in same):
+    for old, after in pairwise(found):
+        same = ("pipeline", "fence", "commit_seq", "batch_time", "admits")
+        if marker.spec.record_id or old.claims == after.claims:
+            same += ("input_digest", "claims")
+        if any(getattr(old, name) != getattr(after, name) for name in same):
             raise CorruptionError(
                 f"{old.path} and {marker.path} are of one number, and not of one batch; restore "
                 "the right ones from a backup",

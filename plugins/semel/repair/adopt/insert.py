@@ -48,11 +48,12 @@ def write_batches(
     """
     ordinals: Counter[_Asked] = Counter()
     replays = sorted((m for each in batches for m in each.replays), key=lambda m: m.made_by)
+    of = {each.first.batch_id: each for each in batches}
     for some in (*_parts([each.first for each in batches]), *_parts(replays)):
-        _insert_batches(connection, pipeline_id, some, ordinals, split_size)
+        _insert_batches(connection, pipeline_id, some, of, ordinals, split_size)
         _insert_attempts(connection, some)
-        _insert_claims(connection, some)
-        _insert_files(connection, some)
+        _insert_claims(connection, some, of)
+        _insert_files(connection, some, of)
     pairs = [pair for each in batches for pair in pairwise(each.outputs)]
     replaced = [{"batch_id": old.made_by, "replaced_by": new.made_by} for old, new in pairs]
     change(connection, "adopt", "replaced", replaced=json.dumps(replaced))
@@ -67,6 +68,7 @@ def _insert_batches(
     connection: sa.Connection,
     pipeline_id: int,
     some: list[Marker],
+    of: dict[int, History],
     ordinals: Counter[_Asked],
     split_size: int,
 ) -> None:
@@ -92,6 +94,7 @@ def _insert_batches(
                 "committed_at": m.replay.committed_at if m.replay else m.batch_time.isoformat(),
                 "replays": replays,
                 "generation": m.generation,
+                "judged_by": of[m.batch_id].judged_by(m),
                 "admits": admits,
                 "admission": m.admits.admission if m.admits and not m.replay else None,
             }
@@ -120,14 +123,21 @@ def _insert_attempts(connection: sa.Connection, some: list[Marker]) -> None:
     change(connection, "adopt", "insert_attempts", attempts=json.dumps(attempts))
 
 
-def _insert_claims(connection: sa.Connection, some: list[Marker]) -> None:
-    roots = [m for m in some if m.replay is None]
-    claims = [{**asdict(claim), "batch_id": m.batch_id} for m in roots for claim in m.claims]
+def _insert_claims(
+    connection: sa.Connection, some: list[Marker], of: dict[int, History]
+) -> None:
+    claims = [
+        {**asdict(claim), "batch_id": m.made_by}
+        for m in some
+        for claim in of[m.batch_id].own_claims(m)
+    ]
     change(connection, "adopt", "insert_claims", claims=json.dumps(claims))
 
 
-def _insert_files(connection: sa.Connection, some: list[Marker]) -> None:
-    # A manifest lists no files that finalize writes, and a replay's lists none of its root's files.
+def _insert_files(
+    connection: sa.Connection, some: list[Marker], of: dict[int, History]
+) -> None:
+    # A manifest lists no files that finalize writes, and a replay's none of its judge's files.
     not_of = {True: set(Kind) - {Kind.DATA}, False: {Kind.CLAIMS, Kind.REFUSED}}
     files = [
         {
@@ -138,6 +148,6 @@ def _insert_files(connection: sa.Connection, some: list[Marker]) -> None:
         }
         for m in some
         for at, file in enumerate(m.files)
-        if file.kind not in not_of[m.replay is not None]
+        if file.kind not in not_of[of[m.batch_id].judged_by(m) is not None]
     ]
     change(connection, "adopt", "insert_files", files=json.dumps(files))

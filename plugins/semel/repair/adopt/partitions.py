@@ -29,7 +29,7 @@ class Adoptee:
 def partitions_of(source: Source, markers: Iterable[Marker]) -> list[Adoptee]:
     """The source partitions that markers name, ordered by number."""
     claims: dict[int, list[Claim]] = defaultdict(list)
-    for marker in sorted(markers, key=lambda marker: marker.batch_id):
+    for marker in sorted(markers, key=lambda marker: (marker.batch_id, marker.generation)):
         for claim in marker.claims:
             claims[claim.source_partition_id].append(claim)
     generations: dict[str, int] = defaultdict(int)

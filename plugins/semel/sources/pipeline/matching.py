@@ -5,6 +5,7 @@ something was read is never read by itself.
 """
 
 from enum import StrEnum
+from typing import NamedTuple
 
 from semel.errors import SourceError
 from semel.sources import (
@@ -31,6 +32,8 @@ class Read(StrEnum):
     """A partition with other content, of which no batch that has committed read anything."""
     SAME = "same"
     """This content."""
+    CLAIMED = "claimed"
+    """Other content, which was read; and a replay that has not committed has claimed this one."""
     OTHER = "other"
     """Other content, which was read."""
 
@@ -40,6 +43,8 @@ class Does(StrEnum):
 
     BEGIN = "begin"
     GO_ON = "go on"
+    WAIT = "wait"
+    """Leave it to the replay."""
     REPLAYED = "replayed"
     """A refusal: a person decides."""
 
@@ -47,7 +52,8 @@ class Does(StrEnum):
 # Keeps CH1.
 def judge(read: Read) -> Does:
     """The decision table."""
-    return {Read.NOTHING: Does.BEGIN, Read.OTHER: Does.REPLAYED}.get(read, Does.GO_ON)
+    does = {Read.NOTHING: Does.BEGIN, Read.CLAIMED: Does.WAIT, Read.OTHER: Does.REPLAYED}
+    return does.get(read, Does.GO_ON)
 
 
 def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matched:
@@ -55,16 +61,17 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
     names = {part.name for part in shown.found}
     offers, refused, begun = [], [], []
     looked, unread = _looked(source, known)
-    held = _held(known, looked)
-    reads = _reads(known, looked, held)
+    there = _there(known, looked)
     for one in looked:
-        was = held.get(one.part.name)
+        was = there.held.get(one.part.name)
         offer = offer_of(one, was)
-        does = judge(reads[one.part.name])
+        does = judge(there.reads[one.part.name])
         if not one.key:
             refused.append(one.refused)
+        elif does is Does.WAIT:
+            continue
         elif does is Does.REPLAYED:
-            refused.append(_replayed(source, one, was))
+            refused.append(_replayed(source, one, was, there.roots[one.part.name]))
         elif one.refused and was is None:
             refused.append(one.refused)
         else:
@@ -76,6 +83,7 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
         for k in known.partitions
         if shown.complete and k.name not in names and k.reached < k.seen and _is_of(source, k)
     ]
+    gone += [Gone(partition=k, seen=k.seen) for k in there.ended]
     return Matched(
         offers=offers,
         refused=refused + unread,
@@ -113,21 +121,43 @@ def _held(known: Known, looked: list[Looked]) -> dict[str, Partition]:
     return {r["name"]: Partition(**r) for r in closed} | held
 
 
-def _reads(
-    known: Known, looked: list[Looked], held: dict[str, Partition]
-) -> dict[str, Read]:
-    """What is known under each name."""
-    found = {one.part.name: Read.NOTHING for one in looked}
-    other = {}
+class _There(NamedTuple):
+    """What is known under each name: how it was `read`, in which partition, and by which batch, if
+    that is `roots`' to be told. `ended`: open partitions in whose place a replay has read another.
+    """
+
+    held: dict[str, Partition]
+    reads: dict[str, Read]
+    roots: dict[str, int]
+    ended: list[Partition]
+
+
+# Keeps CH1, CH2.
+def _there(known: Known, looked: list[Looked]) -> _There:
+    held = _held(known, looked)
+    reads = {one.part.name: Read.NOTHING for one in looked}
+    other, ended = {}, []
     for one in looked:
         name, was = one.part.name, held.get(one.part.name)
         if was is not None and was.evidence.get("content") == one.key:
-            found[name] = Read.SAME
+            reads[name] = Read.SAME
         elif was is not None:
-            other[name] = was.source_partition_id
-    rows = known.rows("sealed", "committed", partitions=[*other.values()]) if other else []
-    read = {r["source_partition_id"] for r in rows}
-    return found | {n: Read.OTHER if k in read else Read.UNREAD for n, k in other.items()}
+            reads[name], other[name] = Read.UNREAD, one.key
+    if not other:
+        return _There(held, reads, {}, [])
+    rows = known.rows("sealed", "committed", names=[*other])
+    roots = {r["name"]: r["root"] for r in rows}
+    reads |= dict.fromkeys(roots, Read.OTHER)
+    names, contents = [*other], [*other.values()]
+    for r in known.rows("sealed", "replayed", names=names, contents=contents):
+        part, name = dict(r), r["name"]
+        if not part.pop("committed"):
+            reads[name] = Read.CLAIMED
+            continue
+        if not held[name].closed:
+            ended.append(held[name])
+        reads[name], held[name] = Read.SAME, Partition(**part)
+    return _There(held, reads, roots, ended)
 
 
 def offer_of(one: Looked, held: Partition | None) -> PartOffer:
@@ -155,9 +185,8 @@ def word(
     """As `Source.accept`."""
     looked, _ = _looked(source, known)
     asked = [one for one in looked if one.part.name == name and one.key]
-    held, pipeline = _held(known, asked), source.context.name
-    reads = _reads(known, asked, held)
-    if not asked or judge(reads[name]) is not Does.REPLAYED:
+    there, pipeline = _there(known, asked), source.context.name
+    if not asked or judge(there.reads[name]) is not Does.REPLAYED:
         if is_open and not same:
             return None
         raise SourceError(
@@ -170,17 +199,27 @@ def word(
             "is accepted, or nothing",
             next=f"semel accept {pipeline} {quoted(name)}",
         )
-    was = held[name]
+    was = there.held[name]
     return Word(offer=offer_of(asked[0], None), ended=[] if was.closed else [was], superseded=[])
 
 
-def _replayed(source: Opens, one: Looked, held: Partition) -> Refusal:
-    accept = accept_command(source.context, one.part.name)
+def _replayed(source: Opens, one: Looked, held: Partition, root: int) -> Refusal:
+    context, (upstream, _, number) = source.context, one.part.name.rpartition("/b")
+    if context.record_id:
+        what = (
+            "What was read stays, as no replay of a pipeline with a record_id takes that: declare "
+            "one of another name and sink, which reads all from its start"
+        )
+    else:
+        what = (
+            f"`semel replay {context.name} --batches {root}` reads it in the place of that; and "
+            f"`semel replay {upstream} --batches {int(number)} --downstream` does so for each "
+            f"pipeline that reads {upstream}"
+        )
     return refusal(
         one.part,
         Does.REPLAYED,
         f"its output is not what was read as {show(source, held)}; it has {one.rows} rows now. "
-        "What was read stays, as no replay of this pipeline takes another pipeline's: declare one of "
-        f"another name and sink, which reads all from its start; or {accept} reads the new output "
-        "as new rows, beside the old ones",
+        f"{what}; or {accept_command(context, one.part.name)} reads the new output as new rows, "
+        "beside the old ones",
     )

@@ -17,7 +17,16 @@ from semel.declare.wording import some_of
 from semel.errors import AGAIN, CorruptionError, SourceError
 from semel.formats.exact import misfit
 from semel.model.batch import Claim
-from semel.sources import Known, Look, Matched, Partition, Refusal, Window, Word
+from semel.sources import (
+    Known,
+    Look,
+    Matched,
+    Partition,
+    Refusal,
+    RefusedError,
+    Window,
+    Word,
+)
 from semel.sources.files import probe
 from semel.sources.pipeline import matching
 from semel.sources.pipeline.published import Output, OutputFile, Place
@@ -96,6 +105,23 @@ class FinalizedBatches(SealedSource):
             replace(claim, evidence=claim.evidence | {"stamp": part.fingerprint})
             for claim, part in zip(found, proven, strict=True)
         ]
+
+    # Keeps CH2.
+    def renewed(self, found: Collection[Claim], batch_id: int) -> list[tuple[Claim, PartOffer]]:
+        other = []
+        for claim in found:
+            try:
+                part = self.now(claim.name)
+                if part.fingerprint == claim.evidence.get("stamp"):
+                    continue
+                looked = self.look(part)
+            except OSError as error:
+                raise claims.unreadable(self, claim, batch_id, error) from error
+            if looked.refused:
+                raise RefusedError(looked.refused)
+            if looked.key != claim.evidence.get("content"):
+                other.append((claim, matching.offer_of(looked, None)))
+        return other
 
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
         """Under their names. One that has other content now keeps its name: it is refused then."""

@@ -51,9 +51,14 @@ def proven(source: Opens, claim: Claim, batch_id: int) -> Part:
         if part.fingerprint != claim.evidence["stamp"] and not _has_content(source, claim, part):
             raise changed(source, claim, batch_id)
     except OSError as error:
-        why = f"it cannot be read ({error.strerror})"
-        raise SourceError(_no_longer(source, claim, batch_id, why), next=AGAIN) from error
+        raise unreadable(source, claim, batch_id, error) from error
     return part
+
+
+def unreadable(source: Opens, claim: Claim, batch_id: int, error: OSError) -> SourceError:
+    """The error for a part that cannot be looked at."""
+    why = f"it cannot be read ({error.strerror})"
+    return SourceError(_no_longer(source, claim, batch_id, why), next=AGAIN)
 
 
 def changed(source: Opens, claim: Claim, batch_id: int) -> ChangedError:
