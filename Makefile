@@ -26,6 +26,10 @@ demo: venv ## Start the local stack, land a week of flights, run it through Airf
 demo-kafka: venv ## The same through a Kafka broker: a live schedule, and a backfill by date
 	@.venv/bin/semel demo --kafka
 
+.PHONY: demo-queue
+demo-queue: venv ## The same through a queue: publisher's retries, deadlines that lapse
+	@.venv/bin/semel demo --queue
+
 PYTEST = .venv/bin/python -m pytest
 WORKERS = -n auto
 # T=kafka, T=tests/unit/test_bloom.py or T='some words': that part of the tests, each case of it.
@@ -91,7 +95,9 @@ reset: down ## Stop, and forget the local databases, logs and the demo's files: 
 	rm -rf .semel data/flights data/out/flights data/out/_semel/flights data/_semel/flights_by_day \
 		data/_semel/delays_by_airport \
 		data/out/flights_by_date data/out/_semel/flights_by_date data/_semel/flights_live \
-		dags/pipelines/flights_by_date.yaml dags/pipelines/flights_live.yaml
+		data/out/flights_queue data/out/_semel/flights_queue data/spool/flights_queue \
+		dags/pipelines/flights_by_date.yaml dags/pipelines/flights_live.yaml \
+		dags/pipelines/flights_queue.yaml
 
 # Says in one line all that is missing, and how to get it on Debian 12.
 .PHONY: check
@@ -125,7 +131,7 @@ venv: check
 	"$(PYTHON)" -m venv --clear .venv; \
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv; \
 	.venv/bin/python -m uv pip install --python .venv/bin/python --compile-bytecode \
-		-c constraints.txt -e '.[local,demo,postgres,kafka,avro,openlineage,test]' \
+		-c constraints.txt -e '.[local,demo,postgres,kafka,avro,sqs,pubsub,nats,openlineage,test]' \
 		2>&1 | grep --line-buffered -v '^ [-+~] '; \
 	made_from > .venv/.made-from
 	@rm -rf plugins/*.egg-info

@@ -43,7 +43,7 @@ NEVER = "not soak and not icu"
 NOT_LONG = f"{NEVER} and not proof"
 """What `addopts` of pyproject.toml says."""
 _GUARDED = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
-PAGES = [ROOT / "docs" / f"{name}.md" for name in ("protocol", "postgres", "kafka")]
+PAGES = [ROOT / "docs" / f"{name}.md" for name in ("protocol", "postgres", "kafka", "queues")]
 """Those with tables "Guards"."""
 
 

@@ -27,6 +27,8 @@ SERVERS = {
     "pages_server": "pages",
     "broker": "broker",
     "registry": "broker",
+    "sqs_server": "queues",
+    "pubsub_server": "queues",
 }
 """A test's group by its fixtures; the first that it has decides."""
 

@@ -30,19 +30,21 @@ RETURNING batch_id;
 
 -- name: accounted
 -- Open partitions that are read to their end, and of which each position is in a finalized batch or
--- lost.
--- Keeps G9.
+-- lost, the last of them so many seconds ago.
+-- Keeps G9, Q5.
 SELECT p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p.settled, p.reached,
        p.seen, p.evidence, false AS closed
 FROM semel.source_partition AS p
 WHERE p.pipeline_id = :pipeline_id AND p.retired_at IS NULL AND p.closed_at IS NULL
   AND p.settled AND p.reached = p.seen
-  AND int8range(0, p.reached) <@ (
-      SELECT COALESCE(range_agg(s.span), CAST('{}' AS int8multirange))
-      FROM (SELECT c.span FROM semel.claim AS c
+  AND (
+      SELECT int8range(0, p.reached) <@ COALESCE(range_agg(s.span), CAST('{}' AS int8multirange))
+             AND max(s.since) <= clock_timestamp() - make_interval(secs => :kept_seconds)
+      FROM (SELECT c.span, b.finalized_at AS since
+            FROM semel.claim AS c
             JOIN semel.batch AS b USING (batch_id)
             WHERE c.source_partition_id = p.source_partition_id AND b.status = 'finalized'
             UNION ALL
-            SELECT l.span FROM semel.loss AS l
+            SELECT l.span, l.accepted_at FROM semel.loss AS l
             WHERE l.source_partition_id = p.source_partition_id) AS s)
 ORDER BY p.source_partition_id;

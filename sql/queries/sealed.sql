@@ -74,3 +74,18 @@ WHERE b.replays IS NOT NULL
                   JOIN semel.claim AS k USING (batch_id)
                   WHERE g.replays = b.replays AND g.generation > b.generation
                     AND k.ordinal = c.ordinal);
+
+-- name: newest
+-- The newest partition of which something was read, also one that is gone, and whether any such one
+-- has one of some names or identities.
+SELECT p.name,
+       EXISTS (SELECT FROM semel.source_partition AS q
+               WHERE q.pipeline_id = :pipeline_id AND q.retired_at IS NULL
+                 AND q.reached > 0
+                 AND (q.name = ANY(CAST(:names AS text[]))
+                      OR q.identity = ANY(CAST(:identities AS text[])))) AS there
+FROM semel.source_partition AS p
+WHERE p.pipeline_id = :pipeline_id AND p.retired_at IS NULL
+  AND p.reached > 0
+ORDER BY p.source_partition_id DESC
+LIMIT 1;

@@ -29,6 +29,8 @@ from semel.stack.leader import Record
 PARTS = {"postgres", "spark", "api-server", "scheduler", "dag-processor", "triggerer"}
 BROKER = "kafka"
 """A part since test_d_kafka.py has asked for it."""
+QUEUE = "nats"
+"""A part while test_d_queue.py runs."""
 
 SOURCES = {"shop": "shop", "killed": "many", "failed": "many", "orphan": "orphan"}
 """The pipelines of test_b_airflow.py and their source folders.
@@ -214,7 +216,7 @@ class Stack(Workbench):
 
     def records(self) -> dict[str, Record]:
         """What is written down of each part that runs."""
-        folder, names = self.state / "supervisor", {*PARTS, BROKER}
+        folder, names = self.state / "supervisor", {*PARTS, BROKER, QUEUE}
         found = {name: Record.read(folder / f"{name}.record") for name in names}
         return {name: record for name, record in found.items() if record}
 

@@ -18,9 +18,10 @@ def tenfold(records: DataFrame) -> DataFrame:
 
 WHERE = """
 import semel
+from semel.demo import queue
 from semel.demo.stream import FILES
 from semel.stack.kafka_server import POM
-print(semel.__file__, POM, *FILES)
+print(semel.__file__, POM, *FILES, queue.FILE)
 """
 
 READ = """

@@ -234,6 +234,27 @@ ASIDE = 'path.with_name(f"b99999999.json")'
 
 # fmt: off - a row is a line, or two.
 OF_SECONDS: dict[str, Removal] = {
+    "a plan seals what a dead receiver left": code(
+        "sources.queue.source:Segments.discover", "self.spool.recover(lambda _: None).damaged",
+        new="{}",
+    ),
+    "a segment's bytes are proven before it is claimed":
+        gives("sources.queue.source:_is_whole", True),
+    "what is acknowledged was synced": code(
+        "sources.queue.segment:Part.append", "os.fdatasync(self._file.fileno())", new="pass"
+    ),
+    "the name of a part is durable": code(
+        "sources.queue.segment:Part.create", "sync_folder(folder)", new="pass"
+    ),
+    "the id has the queue's address": code(
+        "sources.queue.records:_beside", "address, ids", new="'', ids"
+    ),
+    "a segment stays for keep_spool":
+        sql("collect.accounted", ":kept_seconds", "0 * :kept_seconds"),
+    "a spool that has nothing of what was read is another one":
+        code("sources.queue.source:Segments.match", 'not newest["there"]'),
+    "check refuses a horizon that is too short":
+        code("sources.queue.probe:of_service", "horizon < kept + _BEYOND"),
     "pipeline lock": sql("pipelines.lock", "FOR NO KEY UPDATE"),
     # Plan trusts what it read before it had the lock.
     "claims read again under the lock": code(

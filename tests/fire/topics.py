@@ -51,7 +51,7 @@ def produced() -> int:
 
 def pipelines() -> list[dict[str, Any]]:
     """Both of them, as they are declared."""
-    cluster = {"type": "kafka", "connection": kafka_server.CONNECTION}
+    cluster = {"type": "kafka", "connection": kafka_server.NAME}
     common = {
         "schedule": "* * * * *",
         "source": {**cluster, "topics": [SOURCE], "value": "json"},
@@ -66,4 +66,4 @@ def pipelines() -> list[dict[str, Any]]:
 
 def _admin() -> AdminClient:
     # That a killed broker is away is known.
-    return AdminClient({"bootstrap.servers": stack.kafka_servers(), "log_level": 0})
+    return AdminClient({"bootstrap.servers": stack.broker_address("kafka"), "log_level": 0})

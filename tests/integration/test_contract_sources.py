@@ -18,6 +18,7 @@ from fixtures.batches.workbench import Workbench
 from fixtures.contract.sources import Files, Parquet, Place, Upstream
 from fixtures.kafka.topics import Topic
 from fixtures.postgres.server import database, lose
+from fixtures.queue.segments import Spool
 from semel.errors import LimitError, SourceError
 from semel.formats.selection import Selection
 from semel.ledger import Ledger
@@ -35,7 +36,7 @@ from workers import NEEDS_BROKER
 
 FILES = ("jsonl", "csv", "jsonl.gz", "parquet")
 CUT = (*FILES, pytest.param("kafka", marks=NEEDS_BROKER))
-SOURCES = (*CUT, "pipeline")
+SOURCES = (*CUT, "pipeline", "queue")
 
 OF_FILES = pytest.mark.parametrize("place", FILES, indirect=True)
 """What has no meaning for other sources: other names, text, and coming back."""
@@ -55,6 +56,8 @@ def place(request: pytest.FixtureRequest, bench: Workbench) -> Iterator[Place]:
             postgres, template = map(request.getfixturevalue, ("postgres", "template"))
             with database(postgres, template) as dsn, Ledger(dsn) as ledger:
                 yield Upstream(bench, ledger)
+        case "queue":
+            yield Spool(bench)
         case kind:
             yield Files(bench, kind)
 

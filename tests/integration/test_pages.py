@@ -14,6 +14,7 @@ from fixtures.batches.account import committed, first_batch, run
 from fixtures.batches.history import add_history
 from fixtures.batches.workbench import Workbench, events
 from fixtures.files.rotation import position
+from fixtures.queue.segments import Spool, messages, sealed
 from semel.airflow import links
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import snapshot
@@ -261,6 +262,18 @@ def test_a_batch_shows_what_it_set_aside_and_added(
     assert all("title=" in cell for cell in re.findall(r'<td class="n[" ][^>]*>', page))
     (bench.data / "out/_semel/events/markers/b00000001.json").rename(bench.data / "away")
     assert "is no finalized batch of events" in pages.get("/semel/dags/events/batches/1").text
+
+
+def test_a_record_of_a_queue_is_at_a_message(
+    pages: Pages, bench: Workbench, ledger: Ledger
+) -> None:
+    """What is set aside is told with its place in the unit of its source, not in bytes."""
+    spool = Spool(bench)
+    sealed(spool.spool, [messages([b'{"id": "a", "n": "N/A"}'])])
+    run(ledger, spool.spec(), "airflow:events:manual__1")
+    page = pages.get("/semel/dags/events/batches/1").text
+    table = page.partition('id="letters"')[2].partition("</table>")[0]
+    assert [word for word in ("byte", "message") if f">{word}</th>" in table] == ["message"]
 
 
 def test_a_run_leads_to_its_batch(pages: Pages, bench: Workbench, ledger: Ledger) -> None:

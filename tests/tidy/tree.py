@@ -70,12 +70,13 @@ FILES = ROOT / "docs" / "files.md"
 POSTGRES = ROOT / "docs" / "postgres.md"
 KAFKA = ROOT / "docs" / "kafka.md"
 CHAIN = ROOT / "docs" / "chain.md"
-PAGES = (PROTOCOL, FILES, CHAIN, POSTGRES, KAFKA)
+QUEUES = ROOT / "docs" / "queues.md"
+PAGES = (PROTOCOL, FILES, CHAIN, POSTGRES, KAFKA, QUEUES)
 """What holds rules. Those of one source or sink have a page of their own, and later ones also two
 letters.
 """
 
-RULE = re.compile(r"\b(?:PG|RP|KS|KP|CH|[PSCFGALRDH])[1-9][0-9]?\b")
+RULE = re.compile(r"\b(?:PG|RP|KS|KP|CH|[PSCFGALRDHQ])[1-9][0-9]?\b")
 
 
 def rules() -> list[str]:

@@ -15,9 +15,11 @@ import pytest
 from fixtures.wait import wait_for
 from semel import settings, stack
 from semel.clients.kafka.connection import config_of
+from semel.clients.queue.nats import _config as nats_config
 from semel.errors import TerminalError, UnavailableError
 from semel.sinks.postgres.target import dsn_of
-from semel.stack import airflow_server, kafka_server, layout, lifecycle, spark_server, supervision
+from semel.stack import airflow_server, layout, lifecycle, nats_server, spark_server, supervision
+from semel.stack.brokers import BROKERS
 from semel.stack.states import Endpoints, Health
 
 
@@ -41,7 +43,8 @@ def environment(warehouse: str | None = "postgresql://w:hidden@h/w") -> dict[str
 
 def test_configuration_names_each_part_once_and_starts_none(state):
     """Supervisor reads the file as meant, whatever the folder's name, and starts no part itself."""
-    parts = [spark_server.part(15002), kafka_server.part(), *airflow_server.parts(environment())]
+    brokers = [broker.part() for broker in BROKERS.values()]
+    parts = [spark_server.part(15002), *brokers, *airflow_server.parts(environment())]
     read = configparser.RawConfigParser()
     read.read_string(supervision.configuration(parts, state / "socket"))
     programs = [name for name in read.sections() if name.startswith("program:")]
@@ -181,57 +184,109 @@ def test_up_without_dag_files_says_how_to_make_them(tmp_path, monkeypatch):
     assert not layout.load().ports
 
 
-def test_the_broker_is_a_part_once_it_was_asked_for(monkeypatch):
-    """Status has it, and the connection `kafka` leads to it; one of the user's own is told."""
-    monkeypatch.delenv("AIRFLOW_CONN_KAFKA", raising=False)
+@pytest.mark.parametrize("name", BROKERS)
+def test_a_broker_is_a_part_once_it_was_asked_for(monkeypatch, name):
+    """Status has it, and the connection of its name leads to it; one of the user's own is told."""
+    broker = BROKERS[name]
+    monkeypatch.delenv(broker.VARIABLE, raising=False)
 
     def names():
         return {part.name for part in stack.status().parts}
 
-    with pytest.raises(TerminalError, match="'kafka' does not lead to the broker") as raised:
-        stack.kafka_servers()
-    assert raised.value.next == "semel up --kafka" and "kafka" not in names()
+    with pytest.raises(TerminalError, match=f"'{name}' does not lead to {broker.WHAT}") as raised:
+        stack.broker_address(name)
+    assert raised.value.next == f"semel up --{name}" and name not in names()
 
-    layout.update(kafka=True, ports={"kafka": 9099, "kafka-controller": 9100})
-    known = {"AIRFLOW_CONN_KAFKA": kafka_server.connection(9099)}
-    settings.addresses_file().write_text(json.dumps(known))
-    assert stack.kafka_servers() == "127.0.0.1:9099" and "kafka" in names()
+    layout.update(**{name: True}, ports={port: 9099 + n for n, port in enumerate(broker.PORTS)})
+    settings.addresses_file().write_text(json.dumps({broker.VARIABLE: broker.connection(9099)}))
+    assert stack.broker_address(name) == "127.0.0.1:9099"
+    assert names().intersection(BROKERS) == {name}
+
+    monkeypatch.setenv(broker.VARIABLE, f"{name}://their.own:9092")
+    with pytest.raises(TerminalError, match=f"unset AIRFLOW_CONN_{name.upper()}"):
+        stack.broker_address(name)
+
+
+def test_the_connections_of_brokers_are_their_clients(monkeypatch):
+    """What tasks find under their names leads to them, and asks for no login."""
+    for broker in BROKERS.values():
+        monkeypatch.setenv(broker.VARIABLE, broker.connection(9099))
     assert config_of("kafka", None) == {"bootstrap.servers": "127.0.0.1:9099"}
-
-    monkeypatch.setenv("AIRFLOW_CONN_KAFKA", "kafka://their.own:9092")
-    with pytest.raises(TerminalError, match="unset AIRFLOW_CONN_KAFKA"):
-        stack.kafka_servers()
+    found = nats_config("nats", None, settings.connection)
+    assert found == {"servers": ["nats://127.0.0.1:9099"]}
 
 
 def test_the_brokers_ports_stay(monkeypatch):
-    """Two of them, the last ones preferred, and none for who wants no broker."""
+    """The last ones preferred, and none for who wants no broker."""
     monkeypatch.setattr(layout, "port_is_free", lambda _: True)
     monkeypatch.setattr(layout, "reserve_port", lambda _: True)
     layout.update(ports={"kafka": 9777})
-    assert set(lifecycle._ports([], False, print)) == {"airflow"}
-    ports = lifecycle._ports([], True, print)
-    assert (ports["kafka"], ports["kafka-controller"]) == (9777, 9093)
+    assert set(lifecycle._ports([], [], print)) == {"airflow"}
+    ports = lifecycle._ports([], ["kafka"], print)
+    assert (ports["kafka"], ports["kafka-controller"], ports.get("nats")) == (9777, 9093, None)
+    assert lifecycle._ports([], ["nats"], print)["nats"] == 4222
 
 
-def test_asking_for_the_broker_restarts_nothing(monkeypatch):
+def test_asking_for_a_broker_restarts_nothing(monkeypatch):
     """With it and without it the settings of supervisor, and of Airflow, are the same."""
-    monkeypatch.setattr(kafka_server, "fetch", lambda _: None)
-    monkeypatch.delenv("AIRFLOW_CONN_KAFKA", raising=False)
-    with_it, without = (lifecycle._wanted(print, kafka) for kafka in (True, False))
-    assert supervision.digest(with_it.parts) == supervision.digest(without.parts)
-    assert set(with_it.names) - set(without.names) == {"kafka"}
+    for broker in BROKERS.values():
+        monkeypatch.setattr(broker, "fetch", lambda _: None)
+        monkeypatch.delenv(broker.VARIABLE, raising=False)
+    without, *each = (lifecycle._wanted(print, names) for names in ([], ["kafka"], ["nats"]))
+    assert {supervision.digest(one.parts) for one in each} == {supervision.digest(without.parts)}
+    assert [set(one.names) - set(without.names) for one in each] == [{"kafka"}, {"nats"}]
+
+
+def test_a_broker_stays_until_it_is_left_out():
+    """`up` that does not speak of one leaves it as it was, whatever is asked of the other."""
+    layout.update(kafka=True)
+    assert lifecycle._brokers({"kafka": None, "nats": None}) == ["kafka"]
+    assert lifecycle._brokers({"kafka": None, "nats": True}) == ["kafka", "nats"]
+    assert lifecycle._brokers({"kafka": False, "nats": None}) == []
+
+
+def test_a_nats_server_that_greets_is_healthy(state, tmp_path):
+    """It runs by the settings that are written, whatever the folder's name, and is told from
+    nobody, from a server of another kind, and from one that says nothing.
+    """
+    server, port = listening()
+    with server:
+        closing = threading.Thread(target=lambda: server.accept()[0].close())
+        closing.start()
+        assert nats_server.trouble(port) == "it is no NATS server with JetStream"
+        closing.join()
+    assert nats_server.trouble(port) == f"nothing listens on 127.0.0.1:{port}"
+    nats_server.fetch(print)
+    nats_server.prepare({"nats": port})
+    part = nats_server.part()
+    assert str(port) not in " ".join(part.command)
+    with subprocess.Popen(part.command, cwd=part.directory, stderr=subprocess.DEVNULL) as running:
+        wait_for(lambda: not nats_server.trouble(port), "the NATS server", 30, 0.02)
+        assert (state / "nats" / "data" / "jetstream").is_dir()
+        running.send_signal(part.stop_signal)
+        assert running.wait(part.stop_seconds) in (0, 1)
+
+
+def test_without_its_package_no_nats_server(monkeypatch, tmp_path):
+    """One line says what to install, before any work."""
+    monkeypatch.setattr(layout, "python", lambda: str(tmp_path / "python"))
+    monkeypatch.setattr(supervision, "start", lambda _: pytest.fail("it was started"))
+    with pytest.raises(TerminalError, match="the NATS server.* is not installed") as raised:
+        stack.up(echo=print, nats=True)
+    assert raised.value.next == "pip install 'semel[local,nats]'"
+    assert layout.load() == layout.Saved()
 
 
 def test_without_maven_no_broker_and_nothing_else_starts(monkeypatch, tmp_path):
     """One line says what to install, before any work."""
-    monkeypatch.setattr(kafka_server, "java", lambda: "java")
+    monkeypatch.setattr(BROKERS["kafka"], "java", lambda: "java")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(supervision, "start", lambda _: pytest.fail("it was started"))
     with pytest.raises(TerminalError, match="Maven is not installed.*apt-get install -y maven"):
         stack.up(echo=print, kafka=True)
     assert layout.load() == layout.Saved()
     with pytest.raises(TerminalError, match="Maven is not installed"):
-        stack.fetch_kafka(echo=lambda line: pytest.fail(f"it says {line!r} before"))
+        stack.fetch_broker("kafka", echo=lambda line: pytest.fail(f"it says {line!r} before"))
 
 
 def test_endpoints_do_not_show_passwords():

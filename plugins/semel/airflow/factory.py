@@ -1,4 +1,5 @@
 """DAGs from pipelines' YAML files: plan >> stage >> commit >> finalize, and one DAG that collects.
+Where the source is a queue, receive comes before plan.
 
 A file that is wrong must take down its own pipeline only. Airflow knows import errors per Python
 file and sets all DAGs of such a file stale, so they are raised in a DAG file that holds no DAG.
@@ -25,6 +26,7 @@ from semel.airflow.operators import (
     CommitOperator,
     FinalizeOperator,
     PlanOperator,
+    ReceiveOperator,
     StageOperator,
 )
 from semel.declare.durations import format_duration
@@ -117,7 +119,9 @@ def pipeline_dag(spec: Spec, folder: Path | None) -> DAG:
     )
     where = {"pipeline": spec.name, "folder": _text(folder), "dag": dag}
     by_schedule = spec.schedule and spec.source.select is Select.INTERVAL
+    first = [ReceiveOperator(task_id="receive", **where)] if spec.source.receives else []
     chain(
+        *first,
         PlanOperator(
             task_id="plan", outlets=[assets.late(spec.name)] if by_schedule else [], **where
         ),

@@ -158,6 +158,23 @@ class VerbOperator(BaseOperator):
         return replays.done_text(self.verb, found)
 
 
+class ReceiveOperator(VerbOperator):
+    """receive: what the pipeline's queue has goes into its spool. A run of replays receives nothing.
+
+    Several may go on at once. When the task is killed, what it has not acknowledged comes again.
+    """
+
+    verb = "receive"
+
+    def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
+        from semel.reports import summary
+
+        if replays.asked(context):
+            return "nothing to do: this run replays batches"
+        done = spec.source.receive(spec.name, spec.source.until, self.log.info)
+        return summary.receive(done, "plan")
+
+
 class PlanOperator(VerbOperator, SkipMixin):
     """plan. When there is nothing to take, it does what `source.on_empty` says.
 

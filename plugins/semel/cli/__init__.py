@@ -28,6 +28,7 @@ COMMANDS = {
     "new": "semel.cli.new:new",
     "check": "semel.cli.check:check",
     "migrate": "semel.cli.run:migrate",
+    "receive": "semel.cli.receive:receive",
     "run": "semel.cli.run:run",
     "replay": "semel.cli.replay:replay",
     "batches": "semel.cli.look:batches",

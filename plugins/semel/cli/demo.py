@@ -11,6 +11,9 @@ def demo(
     kafka: Annotated[
         bool, typer.Option("--kafka", help="Through topics of a Kafka broker, not files.")
     ] = False,
+    queue: Annotated[
+        bool, typer.Option("--queue", help="Through a queue of a NATS server, not files.")
+    ] = False,
     as_json: console.AsJson = False,
 ) -> None:
     """Land a week of real flights, run it through Airflow, and compare with the known truth.
@@ -18,11 +21,18 @@ def demo(
     Each call lands the next week; a call that failed is taken up again. Two pipelines read it: one
     writes each flight once, one counts by day into a table; a third one sums up delays by airport
     from what the first one wrote. With --kafka one follows a topic by
-    its schedule and publishes to another one, and one is backfilled by date. Exit 1 when a number
-    or an audit is not right.
+    its schedule and publishes to another one, and one is backfilled by date. With --queue one
+    receives what a queue delivers more than once. Exit 1 when a number or an audit is not right.
 
     Example: semel demo
     """
+    if kafka and queue:
+        raise typer.BadParameter("give either --kafka or --queue")
+    if queue:
+        from semel.demo.queue import run_queue
+
+        run_queue(as_json=as_json)
+        return
     if kafka:
         from semel.demo.stream import run_stream
 

@@ -17,18 +17,22 @@ def up(
             help="With a Kafka broker too, which Maven fetches, or without. Left out: as before.",
         ),
     ] = None,
+    nats: Annotated[
+        bool | None,
+        typer.Option("--nats/--no-nats", help="With a NATS server too, or without, likewise."),
+    ] = None,
     as_json: console.AsJson = False,
 ) -> None:
     """Start PostgreSQL, Spark and Airflow on this machine, and wait until they are healthy.
 
     What runs already is left alone. State, logs and passwords are below .semel/. Pipelines find
-    the broker by the connection `kafka`.
+    the brokers by the connections `kafka` and `nats`.
 
     Example: semel up
     """
     from semel import stack
 
-    state = stack.up(echo=console.progress.print, kafka=kafka)
+    state = stack.up(echo=console.progress.print, kafka=kafka, nats=nats)
     ends = stack.connection()
     payload = _payload(state) | {
         "airflow_url": ends.airflow_url,

@@ -7,7 +7,8 @@ How it works, each in a transaction of its own:
 4. remove staged files of attempts that are proven lost, or whose batch is finalized;
 5. finalize committed batches whose runs are gone;
 6. remove the files of outputs that replays replaced some time ago;
-7. move source files that are finalized, where `source.after_finalize` says so.
+7. move source files that are finalized, where `source.after_finalize` says so, and remove segments
+   of a spool, once `source.keep_spool` is over.
 """
 
 import os
@@ -65,6 +66,8 @@ class Collected:
     bytes_freed: int
     replaced_removed: int
     files_moved: int = 0
+    spooled_removed: int = 0
+    """Segments of a spool, once source.keep_spool was over."""
 
 
 def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
@@ -91,7 +94,7 @@ def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
         ) from error
     finished, damaged = _finish(ledger, spec, pipeline_id, log)
     replaced, left, more = _remove_replaced(ledger, spec, pipeline)
-    moved, stayed = _put_away(ledger, spec, pipeline_id)
+    put, stayed = _put_away(ledger, spec, pipeline_id)
     return Collected(
         pipeline=spec.name,
         batches_finalized=finished,
@@ -103,7 +106,8 @@ def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
         folders_removed=folders,
         bytes_freed=freed + more,
         replaced_removed=replaced,
-        files_moved=moved,
+        files_moved=0 if spec.source.receives else put,
+        spooled_removed=put if spec.source.receives else 0,
     )
 
 
@@ -221,15 +225,16 @@ def _remove_staged(ledger: Ledger, pipeline_id: int, kept: Path) -> tuple[int, i
     return removed, freed
 
 
-# Keeps G9.
+# Keeps G9, Q5.
 def _put_away(ledger: Ledger, spec: Spec, pipeline_id: int) -> tuple[int, tuple[str, ...]]:
-    """Move the parts of the source of which all is finalized or lost. Returns how many were, and
-    why others were left.
+    """Move or remove the parts of the source of which all is finalized or lost. Returns how many
+    were, and why others were left.
     """
     if not spec.source.puts_away:
         return 0, ()
     source, moved, left = open_source(spec), 0, []
-    for found in ledger.rows("collect", "accounted", pipeline_id=pipeline_id):
+    values = {"pipeline_id": pipeline_id, "kept_seconds": spec.source.kept.total_seconds()}
+    for found in ledger.rows("collect", "accounted", **values):
         try:
             moved += source.put_away(Partition(**found))
         except SourceError as error:

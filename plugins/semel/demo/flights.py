@@ -3,7 +3,7 @@
 One file a day in JSON Lines, as a producer would write it that resends when in doubt: some flights
 come twice in a file, some again in the next day's, and some lines are broken. Each choice is a hash
 of the seed and of the flight, so a day's file never depends on which files were written before, and
-what is in it is known exactly. `semel demo --kafka` sends the same lines as messages.
+what is in it is known exactly. `semel demo --kafka` and `--queue` send the same lines as messages.
 """
 
 import io
@@ -92,11 +92,14 @@ class DaySums:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of a file, the flight that it is about, and its place among the day's flights."""
+    """One line of a file, the flight that it is about, and its place among the day's flights.
+    `broken`: the reason that its dead letter must show; empty for a good one.
+    """
 
     place: float
     raw: bytes
     flight: Flight
+    broken: str = ""
 
 
 def days_of(week: int) -> list[date]:
@@ -197,7 +200,7 @@ def lines_of(day: date, seed: int = SEED) -> tuple[list[Line], Day]:
     quarantined: Counter[str] = Counter()
     for reason, flight in _broken(day, seed):
         at, raw = place[id(flight)] - 0.5, _BROKEN[reason](flight)
-        lines.append(Line(place=at, raw=raw, flight=flight))
+        lines.append(Line(place=at, raw=raw, flight=flight, broken=reason))
         quarantined[reason] += 1
     lines.sort(key=lambda line: line.place)
     in_batch = (day - FIRST_DAY).days % DAYS_PER_WEEK != 0

@@ -10,7 +10,8 @@ from semel import console
 from semel.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi, TaskState
 from semel.errors import TerminalError, UnavailableError
 
-VERBS = ("plan", "stage", "commit", "finalize")
+VERBS = ("receive", "plan", "stage", "commit", "finalize")
+"""The tasks of a run in their order; the first one where the source is a queue."""
 
 RUN_SECONDS_MAX = 900
 """How long the runs may take: a few seconds, and some minutes where tasks are retried."""
@@ -61,7 +62,13 @@ def run_all(api: AirflowApi, pipelines: Sequence[str], run_id: str) -> Tasks:
 
 def seconds(tasks: dict[str, TaskState]) -> dict[str, float]:
     """How long each verb of a run took; 0 of what was skipped."""
-    return {verb: round(tasks[verb].seconds or 0, 1) for verb in VERBS}
+    return {verb: round(tasks[verb].seconds or 0, 1) for verb in VERBS if verb in tasks}
+
+
+def seconds_told(seconds: dict[str, float]) -> str:
+    """What `seconds` says, in a line."""
+    verbs = (verb for verb in VERBS if verb in seconds)
+    return "seconds: " + ", ".join(f"{verb} {seconds[verb]}" for verb in verbs)
 
 
 def _tell(
@@ -96,9 +103,9 @@ def _progress_table(tasks: Tasks) -> Table:
     colours = {"success": "green", "failed": "red", "up_for_retry": "red", "running": "cyan"}
     table = Table("pipeline", "task", "state", "seconds", box=None, pad_edge=False)
     for name, found in tasks.items():
-        for verb in VERBS:
-            task = found.get(verb)
-            state = (task and task.state) or "waiting"
-            took = f"{task.seconds:.1f}" if task and task.seconds is not None else ""
+        for verb in (verb for verb in VERBS if verb in found):
+            task = found[verb]
+            state = task.state or "waiting"
+            took = f"{task.seconds:.1f}" if task.seconds is not None else ""
             table.add_row(name, verb, state, took, style=colours.get(state, "dim"))
     return table

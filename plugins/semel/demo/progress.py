@@ -37,14 +37,16 @@ class Progress:
         new.replace(_file(of))
 
 
-def next_week(pipelines: Iterable[Spec], folders: Sequence[Path], of: str = "demo") -> int:
+def next_week(
+    pipelines: Iterable[Spec], folders: Sequence[Path], of: str = "demo", files: str = "*.jsonl"
+) -> int:
     """The week to land: the next one, or the last one where its run has not succeeded.
 
-    `folders`: where the demo leaves files, beside what its pipelines keep. TerminalError: the year
-    is over, or there are files of a demo that nobody remembers.
+    `folders`: where the demo leaves `files`, beside what its pipelines keep. TerminalError: the
+    year is over, or there are files of a demo that nobody remembers.
     """
     kept = [layout.of(each) for each in pipelines]
-    left = chain(*(folder.glob("*.jsonl") for folder in folders),
+    left = chain(*(folder.glob(files) for folder in folders),
                  *(layout.markers(each).glob("*.json") for each in kept))
     known = Progress.load(of)
     week = known.week + known.done

@@ -53,12 +53,12 @@ def run_stream(*, as_json: bool) -> None:
 
     began = time.monotonic()
     # 1.
-    stack.fetch_kafka(echo=console.say)
+    stack.fetch_broker("kafka", echo=console.say)
     declare(settings.pipelines_dir())
     live, by_date = pipeline.find(LIVE), pipeline.find(BY_DATE)
     week = _next_week(live, by_date)
     stack.up(echo=console.progress.print, kafka=True)
-    servers, ends = stack.kafka_servers(), stack.connection()
+    servers, ends = stack.broker_address("kafka"), stack.connection()
     topics, api = _topics(servers), airflow_api.of_stack(ends)
     # 2., 3.
     Progress(week=week, done=False).save(NAME)
@@ -97,12 +97,12 @@ def run_stream(*, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def declare(folder: Path) -> None:
-    """Put the demo's two pipelines into the folder of pipelines. What is there is left alone: who
-    has no broker has no pipelines that need one.
+def declare(folder: Path, files: Sequence[Path] = FILES) -> None:
+    """Put a demo's pipelines into the folder of pipelines. What is there is left alone: who has no
+    broker has no pipelines that need one.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for source in FILES:
+    for source in files:
         if not (folder / source.name).exists():
             new = folder / f".{source.name}.new"
             shutil.copyfile(source, new)

@@ -123,8 +123,7 @@ def _show(payload: dict[str, Any], days: by_day.Compared, verdicts: dict[str, "V
     table.add_row("files finalized", f"{payload['files']:,}", "", "")
     show()
     show(table)
-    seconds = payload["seconds"]
-    show("seconds: " + ", ".join(f"{verb} {seconds[verb]}" for verb in follow.VERBS))
+    show(follow.seconds_told(payload["seconds"]))
     show(
         "the numbers are exactly the known truth"
         if found == true

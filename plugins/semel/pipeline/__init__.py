@@ -144,6 +144,8 @@ def _same_place(spec: Spec, other: Spec) -> str | None:
 def _same_files(spec: Spec, other: Spec) -> str | None:
     """How one of two pipelines moves files that the other one may not have read."""
     here, there = spec.source.folder(), other.source.folder()
+    if spec.source.own_folder and other.source.own_folder:
+        return None
     if not (spec.source.puts_away or other.source.puts_away) or None in (here, there):
         return None
     if here.is_relative_to(there) or there.is_relative_to(here):

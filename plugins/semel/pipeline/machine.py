@@ -37,7 +37,8 @@ def _of_folders(spec: Spec) -> Iterator[tuple[Key, str]]:
         source = spec.source_root()
     except TerminalError as error:
         source = None
-        yield ("source", "path"), str(error).removeprefix("source.path: ")
+        key, _, why = str(error).partition(": ")
+        yield tuple(key.split(".")), why
     try:
         sink = spec.sink_path()
     except TerminalError as error:

@@ -137,7 +137,10 @@ class Spec(Model):
         if not self.record_id and self.dedup != Dedup():
             yield ("dedup",), "has no meaning without record_id: positions never repeat"
         yield from self._guarantee_problems()
-        if self.dedup.scope is Scope.BUCKET and self.record_time is None:
+        in_buckets = self.dedup.scope is Scope.BUCKET
+        bucket_by = self.record_time if in_buckets else None
+        yield from self.source.id_problems(self.record_id, bucket_by)
+        if in_buckets and self.record_time is None:
             yield ("record_time",), "is missing: dedup.scope: bucket takes the bucket from it"
         if self.dedup.scope is Scope.HORIZON and self.dedup.late is not Late.QUARANTINE:
             yield ("dedup", "late"), "has no meaning with scope: horizon: nothing is late there"

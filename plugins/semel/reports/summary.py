@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take 
     from semel.runs.downstream import Link
     from semel.runs.replay import Replayed, Root
     from semel.runs.requarantine import Admitted
+    from semel.sources import Received
     from semel.stage import Staged
 
 _NOTHING_BELOW = "downstream: no pipeline of this ledger has read these batches"
@@ -200,6 +201,11 @@ def interval(start: datetime, end: datetime) -> str:
     return f"{start:%F %H:%M} to {shown} UTC"
 
 
+def receive(answer: "Received", reads: str) -> str:
+    """What came into the spool. `reads`: what reads it."""
+    return f"receive: {answer.told()}\nnext: {reads}"
+
+
 def stage(answer: "Staged") -> str:
     """What was read and found, and that no reader sees it yet."""
     if answer.attempt is None:
@@ -355,6 +361,9 @@ def collect(answer: "Collected | None") -> str:
         if answer.replaced_removed
         else "",
         f"{_count(answer.files_moved, 'source file')} moved" if answer.files_moved else "",
+        f"{_count(answer.spooled_removed, 'spooled segment')} removed"
+        if answer.spooled_removed
+        else "",
     ]
     found = ", ".join(part for part in done if part)
     lines = [f"collected {answer.pipeline}: {found or 'nothing was due'}"]

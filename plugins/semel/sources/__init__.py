@@ -17,9 +17,10 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
+from semel.declare.wording import count, size
 from semel.errors import AGAIN, SourceError
 from semel.model.batch import Claim
 
@@ -38,6 +39,36 @@ Window = tuple[datetime, datetime] | None
 
 Evidence = dict[str, Any]
 """JSON that recognises a source partition. Only its own source can interpret it."""
+
+
+@dataclass(kw_only=True)
+class Received:
+    """What a receive has put into the spool. `size`: bytes of the values. `redelivered`: messages
+    of which the queue said that it delivers them again. `unacknowledged`: those whose
+    acknowledgement failed: they come again. `oldest_seconds`: how long the oldest had waited.
+    """
+
+    messages: int = 0
+    redelivered: int = 0
+    size: int = 0
+    segments: int = 0
+    unacknowledged: int = 0
+    oldest_seconds: float | None = None
+
+    def told(self) -> str:
+        """In words."""
+        again = f" ({self.redelivered:,} redelivered so far)" if self.redelivered else ""
+        of = f"{count(self.messages, 'message')}{again}"
+        if not self.messages:
+            return "no message came"
+        said = f"{of}, {size(self.size)} in {count(self.segments, 'segment')}"
+        if self.unacknowledged:
+            said += f"; {self.unacknowledged:,} of them come again, as they were not acknowledged"
+        else:
+            said += ", acknowledged"
+        if self.oldest_seconds is not None:
+            said += f"; the oldest waited {self.oldest_seconds:,.0f} s"
+        return said
 
 
 class Found(Protocol):
@@ -339,9 +370,9 @@ class Source(ABC):
         """
         return None
 
-    def put_away(self, known: Partition) -> bool:  # noqa: ARG002 - only files are moved
-        """Move a part of which all is finalized, if it is as it was read and cannot grow. Returns
-        whether it was. SourceError: it cannot be. Called if the declaration asks for it.
+    def put_away(self, known: Partition) -> bool:  # noqa: ARG002 - most kinds stay
+        """Move or remove a part of which all is finalized, if it is as it was read and cannot grow.
+        Returns whether it was. SourceError: it cannot be. Called if the declaration asks for it.
         """
         return False
 
@@ -386,6 +417,13 @@ class Source(ABC):
         SemelError: it cannot be read; its `next` is what to do.
         """
         return f"{len(self.discover().found)} to read", None
+
+    def service(self, horizon: timedelta) -> str | None:  # noqa: ARG002 - only queues have one
+        """What the service says that fills what is read. None: there is none. By `semel check`.
+
+        SemelError: it cannot be asked, or it may repeat records for longer than `horizon`.
+        """
+        return None
 
 
 def in_window(when: datetime | None, window: Window) -> bool:

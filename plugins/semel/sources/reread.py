@@ -4,7 +4,7 @@ A kind's part of it lies in its own room. It has readers of its own, and shares 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -69,6 +69,26 @@ class Lines:
         return len(self.data) + held + len(self.bad) * _BAD_BYTES
 
 
+@dataclass(frozen=True, kw_only=True)
+class Messages(Lines):
+    """The messages of a range of positions: a record is a message's value, as it is.
+
+    `values`: the values where `data` holds what they mean as JSON, those of Avro.
+    """
+
+    values: Sequence[bytes | None] | None = None
+
+    def raw(self, index: int) -> bytes:
+        return self.text(index) if self.values is None else self.values[index] or b""
+
+    def text(self, index: int) -> bytes:
+        return self.data[self.bounds[index] : self.bounds[index + 1]]
+
+    @property
+    def bytes_read(self) -> int:
+        return len(self.data) if self.values is None else sum(map(len, filter(None, self.values)))
+
+
 class Auditor(ABC):
     """Reads the claims of one kind of source, within a block."""
 
@@ -93,7 +113,7 @@ def auditor(source: Records, claims: Iterable[Claim]) -> AbstractContextManager[
 
     TerminalError, UnavailableError: it cannot be reached, also within the block.
     """
-    return import_module(f"semel.sources.{source.type}.audit").opened(source, claims)
+    return import_module(f"{source.room()}.audit").opened(source, claims)
 
 
 def in_order(source: Records) -> tuple[str, ...]:
@@ -116,6 +136,31 @@ def csv_of(source: Records) -> Csv | None:
                 f"source.format {other!r} has no reader in the audit, which shares none with "
                 "semel's stage; audit with the semel that read it"
             )
+
+
+def bad_csv(values: Mapping[int, bytes], delimiter: str) -> dict[int, str]:
+    """Which values are no record of CSV, whatever the columns are, and why."""
+    bad, blank = {}, b" \t".replace(delimiter.encode(), b"")
+    for at, value in values.items():
+        if b"\n" in value or b"\r" in value:
+            bad[at] = "it has a line break"
+        elif not value.strip(blank):
+            bad[at] = "there is nothing in it"
+    return bad
+
+
+def texts_of(name: str, values: Sequence[bytes | None]) -> tuple[pa.Array, dict[int, str]]:
+    """A column of text, nulls where there is none; and which values are no text."""
+    texts, bad = [], {}
+    for at, value in enumerate(values):
+        try:
+            text = None if value is None or b"\0" in value else value.decode()
+        except UnicodeDecodeError:
+            text = None
+        if text is None and value is not None:
+            bad[at] = f"{name} is no text"
+        texts.append(text)
+    return pa.array(texts, pa.string()), bad
 
 
 def split_fields(text: str, delimiter: str, quote: str) -> list[tuple[str, bool]] | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -24,11 +24,12 @@ from semel.declare.parts import (
 from semel.declare.place import Place
 from semel.declare.wording import size
 from semel.declare.yaml import Problem, Problems
-from semel.sources import Source
+from semel.model.batch import Log
+from semel.sources import Received, Source
 
-KINDS = ("files", "kafka", "pipeline")
-"""A kind is a folder here: `spec.py` holds its declaration; `source.opened` gives its Source,
-`audit.opened` its Auditor."""
+KINDS = ("files", "kafka", "pipeline", "queue")
+"""A kind is a folder here: `spec.py` holds its declarations, one for each `type`; `source.opened`
+gives its Source, `audit.opened` its Auditor."""
 
 
 class Csv(Model):
@@ -55,8 +56,10 @@ class Records(Model):
     part has where it has something to read; `awaited`: what a part waits for that shows a record
     and has none. `limits`: the keys that bound a batch. `acknowledged`: whether the source is told
     what is finalized; `way`: the keys that say how one gets there to tell it. `dated`: whether each
-    part has a time of its own. `expires`: what takes away records that were read. `aside`: keys
-    that say what a plan does, and not what is in a batch.
+    part has a time of its own. `expires`: what takes away records that were read. `page`: the
+    document of its kind. `own_folder`: whether each pipeline reads a folder of its own within
+    `folder()`. `receives`: whether messages are received into it before a plan. `aside`: keys that
+    say what a plan does, and not what is in a batch.
     """
 
     unit: ClassVar[str]
@@ -65,6 +68,9 @@ class Records(Model):
     awaited: ClassVar[str]
     dated: ClassVar[bool] = True
     expires: ClassVar[str] = ""
+    own_folder: ClassVar[bool] = False
+    page: ClassVar[str]
+    receives: ClassVar[bool] = False
     limits: ClassVar[str]
     acknowledged: ClassVar[bool] = False
     way: ClassVar[tuple[str, ...]] = ()
@@ -101,8 +107,13 @@ class Records(Model):
 
     @property
     def puts_away(self) -> bool:
-        """Whether collect moves parts that are finalized."""
+        """Whether collect moves or removes parts that are finalized."""
         return False
+
+    @property
+    def kept(self) -> timedelta:
+        """How long such a part stays where it is, once the last of it is finalized."""
+        return timedelta(0)
 
     @property
     def counts_bytes(self) -> bool:
@@ -113,9 +124,20 @@ class Records(Model):
         """So much of it, for a person."""
         return size(positions) if self.counts_bytes else f"{positions:,} {self.unit}"
 
+    def receive(self, pipeline: str, until: Any, log: Log) -> Received:
+        """Receive messages into the pipeline's spool, where `receives`. `until`: when it ends, as
+        its declaration says; None: on SIGTERM. Errors: as semel.sources.queue.receive.
+        """
+        raise NotImplementedError
+
     def open(self, context: Context) -> Source:
         """The source, in the driver. ImportError: a package is not installed."""
-        return import_module(f"semel.sources.{self.type}.source").opened(context)
+        return import_module(f"{self.room()}.source").opened(context)
+
+    @classmethod
+    def room(cls) -> str:
+        """The folder of its kind, as a package."""
+        return cls.__module__.rpartition(".")[0]
 
     @abstractmethod
     def describe(self) -> str:
@@ -151,6 +173,14 @@ class Records(Model):
     def upstream(self) -> str | None:
         """The pipeline whose output it reads by name."""
         return None
+
+    def id_problems(
+        self, record_id: tuple[str, ...], bucket_by: str | None  # noqa: ARG002
+    ) -> Iterator[tuple[tuple[str, ...], str]]:
+        """What is wrong with a pipeline's keys, as to how records are told apart. `bucket_by`: the
+        record_time of scope: bucket.
+        """
+        return iter(())
 
     def folder(self) -> Path | None:
         """The absolute folder that it reads, symlinks resolved; None where it is no folder.
@@ -201,9 +231,14 @@ class Records(Model):
 
 def declarations() -> tuple[type[Records], ...]:
     """The declarations of all kinds. No Arrow and no client library is imported for them."""
-    return tuple(map(declaration, KINDS))
+    kinds = (import_module(f"semel.sources.{kind}.spec").DECLARED for kind in KINDS)
+    return tuple(declared for some in kinds for declared in some)
 
 
-def declaration(kind: str) -> type[Records]:
-    """The one of a kind, as a stored batch names it."""
-    return import_module(f"semel.sources.{kind}.spec").DECLARED
+def declaration(named: str) -> type[Records]:
+    """The one of a `type`, as a stored batch names it."""
+    return next(
+        declared
+        for declared in declarations()
+        if named in get_args(declared.model_fields["type"].annotation)
+    )

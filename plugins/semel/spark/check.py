@@ -189,12 +189,14 @@ def _sources(found: Checked, specs: list[Spec], log: Log) -> list[Look]:
     for spec in specs:
         log(f"the source of {spec.name}")
         try:
-            told, look = open_source(spec).probe()
-        except SemelError as error:
-            found.add("source", f"{spec.name}: {error}", _remedy(error, spec.source.type))
-        else:
+            source = open_source(spec)
+            told, look = source.probe()
             found.add("source", told)
             looks += [look] if look else []
+            if service := source.service(spec.dedup.horizon):
+                found.add("source", f"{spec.name}: {service}")
+        except SemelError as error:
+            found.add("source", f"{spec.name}: {error}", _remedy(error, spec.source.page))
     return looks
 
 
@@ -212,9 +214,9 @@ def _sinks(found: Checked, specs: list[Spec], log: Log) -> None:
             found.add("sink", f"{spec.name}: {told}")
 
 
-def _remedy(error: SemelError, kind: str) -> str:
-    """What to do about a source or a sink of a kind."""
-    again = f"do that, and run this again; docs/{kind}.md has what is needed"
+def _remedy(error: SemelError, page: str) -> str:
+    """What to do about a source or a sink. `page`: the document of its kind."""
+    again = f"do that, and run this again; docs/{page}.md has what is needed"
     return again if error.next in ("", AGAIN, ANEW) else error.next
 
 

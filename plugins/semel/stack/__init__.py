@@ -1,5 +1,5 @@
 """The local stack: PostgreSQL, Spark Connect and Airflow on one machine, kept up by supervisor;
-and a Kafka broker, once somebody has asked for it.
+and the brokers Kafka and NATS, once somebody has asked for them.
 
 SEMEL_LEDGER_DSN, SEMEL_SPARK_REMOTE and Airflow's own variables point each part at an outside one
 instead. The functions import what they need when called: each part's leader imports this package
@@ -15,14 +15,16 @@ from semel.errors import TerminalError, UnavailableError
 from semel.stack.states import Endpoints, StackState
 
 
-def up(*, echo: Callable[[str], None], kafka: bool | None = None) -> StackState:
+def up(
+    *, echo: Callable[[str], None], kafka: bool | None = None, nats: bool | None = None
+) -> StackState:
     """Start what does not run, wait until all is healthy. Safe to call at any time, also twice.
 
-    `echo` is given lines of progress. `kafka`: with the Kafka broker, or without; None: as it was
-    the last time. UnavailableError when a part does not become healthy in
-    time, TerminalError when something must be changed first.
+    `echo` is given lines of progress. `kafka`, `nats`: with this broker, or without; None: as it
+    was the last time. UnavailableError when a part does not become healthy in time, TerminalError
+    when something must be changed first.
     """
-    return _lifecycle().up(echo, kafka)
+    return _lifecycle().up(echo, {"kafka": kafka, "nats": nats})
 
 
 def down(*, echo: Callable[[str], None]) -> None:
@@ -57,30 +59,32 @@ def connection() -> Endpoints:
     )
 
 
-def fetch_kafka(*, echo: Callable[[str], None]) -> None:
-    """See that the Kafka broker can be started: its jars are fetched where they are missing.
+def fetch_broker(name: str, *, echo: Callable[[str], None]) -> None:
+    """See that a broker, `kafka` or `nats`, can be started; Kafka's jars are fetched where they are
+    missing.
 
     TerminalError: what it needs is not installed. UnavailableError: the jars cannot be had.
     """
-    _lifecycle().kafka_server.fetch(echo)
+    _lifecycle().BROKERS[name].fetch(echo)
 
 
-def kafka_servers() -> str:
-    """HOST:PORT of the stack's own Kafka broker.
+def broker_address(name: str) -> str:
+    """HOST:PORT of the stack's own broker, `kafka` or `nats`.
 
-    TerminalError: the connection `kafka` leads elsewhere, or the stack has no broker.
+    TerminalError: the connection of its name leads elsewhere, or the stack has no such broker.
     """
-    from semel.stack import kafka_server, layout
+    from semel.stack import layout
+    from semel.stack.brokers import BROKERS
 
-    saved = layout.load()
-    ours = kafka_server.connection(saved.ports["kafka"]) if saved.kafka else None
-    if ours is None or settings.connection(kafka_server.CONNECTION) != ours:
+    broker, saved = BROKERS[name], layout.load()
+    ours = broker.connection(saved.ports[name]) if getattr(saved, name) else None
+    if ours is None or settings.connection(name) != ours:
         raise TerminalError(
-            f"the connection {kafka_server.CONNECTION!r} does not lead to the broker of the local "
-            f"stack; unset {kafka_server.VARIABLE}",
-            next="semel up --kafka",
+            f"the connection {name!r} does not lead to {broker.WHAT} of the local stack; unset "
+            f"{broker.VARIABLE}",
+            next=f"semel up --{broker.NAME}",
         )
-    return kafka_server.address(saved.ports["kafka"])
+    return broker.address(saved.ports[name])
 
 
 def warehouse_psql() -> str | None:

@@ -25,12 +25,12 @@ from semel.stack import layout, maven
 from semel.stack.layout import Echo
 from semel.stack.leader import Part
 
-CONNECTION = "kafka"
-"""The connection that leads to it."""
+NAME = "kafka"
+"""Of the part, and of the connection that leads to it."""
 
-VARIABLE = settings.connection_variable(CONNECTION)
+VARIABLE = settings.connection_variable(NAME)
 
-PORTS = ("kafka", "kafka-controller")
+PORTS = (NAME, "kafka-controller")
 """The names in stack.json of its ports: for clients, and the one by which it speaks to itself."""
 
 POM = Path(__file__).with_name("kafka-pom.xml")
@@ -117,7 +117,7 @@ def java() -> str:
 def part() -> Part:
     """How supervisor runs it. Its ports are in its settings, so a new one is no other part."""
     return Part(
-        name="kafka",
+        name=NAME,
         command=command(_java(), _jars(), _folder()),
         env={},
         directory=str(_folder()),

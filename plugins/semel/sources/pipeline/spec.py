@@ -20,6 +20,7 @@ class PipelineSource(Records):
     """The finalized batches of another pipeline, each taken whole."""
 
     unit: ClassVar[str] = "rows"
+    page: ClassVar[str] = "chain"
     part: ClassVar[str] = "batch"
     complete: ClassVar[str] = "row"
     awaited: ClassVar[str] = "the marker of a batch"
@@ -120,4 +121,4 @@ class PipelineSource(Records):
             yield ("csv",), "has no meaning here; leave it out"
 
 
-DECLARED = PipelineSource
+DECLARED = (PipelineSource,)

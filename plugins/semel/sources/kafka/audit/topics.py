@@ -16,8 +16,17 @@ from semel.clients.kafka.registry import Registry
 from semel.errors import CorruptionError, SourceError, UnavailableError
 from semel.model.batch import Claim
 from semel.sources.kafka.audit.schemas import Schemas, Texts
-from semel.sources.kafka.spec import ALL_HEADERS, KafkaSource
-from semel.sources.reread import Auditor, GoneError, Lines, in_order
+from semel.sources.kafka.spec import KafkaSource
+from semel.sources.messages import ALL
+from semel.sources.reread import (
+    Auditor,
+    GoneError,
+    Lines,
+    Messages,
+    bad_csv,
+    in_order,
+    texts_of,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -31,26 +40,6 @@ _WAIT_SECONDS = 0.05
 
 _SILENT_SECONDS = 30
 """A cluster that gives nothing for so long, though there is something, is away."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Messages(Lines):
-    """The messages of a range of offsets: a record is a message's value, as it is.
-
-    `values`: the values where `data` holds what they mean as JSON, those of Avro.
-    """
-
-    values: Sequence[bytes | None] | None = None
-
-    def raw(self, index: int) -> bytes:
-        return self.text(index) if self.values is None else self.values[index] or b""
-
-    def text(self, index: int) -> bytes:
-        return self.data[self.bounds[index] : self.bounds[index + 1]]
-
-    @property
-    def bytes_read(self) -> int:
-        return len(self.data) if self.values is None else sum(map(len, filter(None, self.values)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,12 +238,9 @@ def _lines(
 def _plain(source: KafkaSource, values: Sequence[bytes | None]) -> Texts:
     """Values that are texts, or bytes, as they are."""
     found = Texts(texts=[value or b"" for value in values])
-    blank = b" \t".replace(source.csv.delimiter.encode(), b"")
-    for at, value in enumerate(values if source.value == "csv" else ()):
-        if value is not None and (b"\n" in value or b"\r" in value):
-            found.bad[at] = "it has a line break"
-        elif value is not None and not value.strip(blank):
-            found.bad[at] = "there is nothing in it"
+    if source.value == "csv":
+        there = {at: value for at, value in enumerate(values) if value is not None}
+        found.bad.update(bad_csv(there, source.csv.delimiter))
     return found
 
 
@@ -268,17 +254,14 @@ def _beside(
     if source.key:
         raw[source.key] = [message.key() for message in found]
     for name, header in source.headers.items():
-        if header != ALL_HEADERS:  # Nested, and so not compared.
+        if header != ALL:  # Nested, and so not compared.
             raw[name] = [_last(message.headers(), header) for message in found]
     for name, values in raw.items():
         if source.columns[name] == "binary":
             columns[name] = pa.array(values, pa.binary())
             continue
-        texts = [_text(value) for value in values]
-        for at, (value, text) in enumerate(zip(values, texts, strict=True)):
-            if value is not None and text is None:
-                bad[at] = f"{name} is no text"
-        columns[name] = pa.array(texts, pa.string())
+        columns[name], more = texts_of(name, values)
+        bad |= more
     if source.timestamp:
         known = [stamp if kind else None for kind, stamp in (m.timestamp() for m in found)]
         columns[source.timestamp] = pa.array(known, pa.int64()).cast(pa.timestamp("ms"))
@@ -290,13 +273,3 @@ def _beside(
 def _last(headers: list[tuple[str, bytes | None]] | None, name: str) -> bytes | None:
     """The value of the last header of a name."""
     return next((value for key, value in reversed(headers or []) if key == name), None)
-
-
-def _text(value: bytes | None) -> str | None:
-    """None: there is none, or it is no text."""
-    if value is None or b"\0" in value:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return None

@@ -1,0 +1,389 @@
+"""A stream of NATS JetStream, read by a durable pull consumer.
+
+A message's id is its sequence number in the stream and the time at which the stream took it, in
+nanoseconds: both are the same each time that it is delivered. The number alone would not do: a
+server that lost its last messages gives their numbers to others.
+"""
+
+import asyncio
+import json
+import re
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from semel import settings
+from semel.clients.connection import Fields, Unusable, parsed, require_kind, text_of, usable
+from semel.clients.queue import About, Attributes, Pulled, Queue
+from semel.errors import SemelError, TerminalError, UnavailableError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+ANSWER_SECONDS = 10
+"""How long a server may take to answer."""
+
+_PENDING_BYTES = 128 << 20
+"""What the client holds at most of messages that have come: what one pull asks for, and one
+message. The client would drop what is above it, and the server deliver that again."""
+
+_STEP_SECONDS = 5
+"""The longest wait for a message that is asked of a server at once."""
+
+_EXAMPLE = '"conn_type": "nats", "host": "nats.example.com", "login": "me", "password": "..."'
+
+_ACK = "$JS.ACK."
+_DONE = {"404", "408"}
+"""Statuses that end a pull: no messages, and no more within its time."""
+
+_SIZES = re.compile("(?i)maxbytes|batch completed")
+"""What a status 409 says of a pull that ended because of its own bounds."""
+
+T = TypeVar("T")
+
+
+def opened(
+    *,
+    connection: str | None,
+    servers: str | None,
+    stream: str,
+    consumer: str,
+    find: Callable[[str], str | None] = settings.connection,
+) -> Queue:
+    """A connection to a stream, by its consumer. It is made at the first request.
+
+    `connection`: the name of an Airflow connection; else `servers`, as `nats://host:port,...`.
+    TerminalError: the package is not installed, or the connection cannot be used.
+    """
+    try:
+        from nats.aio.client import Client
+    except ImportError as error:
+        raise TerminalError(
+            f"NATS needs a package that is not installed here ({error})",
+            next="pip install 'semel[nats]'",
+        ) from error
+
+    class Raw(Client):
+        """Keeps the bytes of the headers: the client replaces those that are no UTF-8, and keeps
+        one of several headers of a name.
+        """
+
+        async def _process_headers(self, headers: bytes) -> dict[str, Any] | None:
+            found = await super()._process_headers(headers)
+            return {**(found or {}), "": headers} if headers else found
+
+    return _Nats(Raw, _config(connection, servers, find), stream, consumer, connection or servers)
+
+
+def _config(
+    connection: str | None, servers: str | None, find: Callable[[str], str | None]
+) -> dict[str, Any]:
+    """The client's settings, secrets included: they are never shown."""
+    if connection is None:
+        return {"servers": (servers or "").split(",")}
+    text = text_of(connection, find, _EXAMPLE)
+    with usable(connection, "NATS"):
+        return _of_fields(parsed(text))
+
+
+_EXTRA = ("token", "user_credentials", "nkeys_seed", "tls_hostname")
+"""Settings of nats-py that an extra may have; the second and third are paths of files."""
+
+_TLS = ("tls_ca", "tls_cert", "tls_key")
+"""Paths of PEM files: whom to trust, and what to show."""
+
+
+def _of_fields(found: Fields) -> dict[str, Any]:
+    require_kind(found, "nats")
+    extra = {key: found.extra[key] for key in (*_EXTRA, *_TLS, "servers") if key in found.extra}
+    for key, value in extra.items():
+        if not isinstance(value, str):
+            raise Unusable(f"{key!r} is no text")
+    servers = extra.pop("servers", None)
+    if not servers:
+        if not found.host:
+            raise Unusable("it names no host")
+        scheme = "tls" if any(key in extra for key in _TLS) else "nats"
+        servers = f"{scheme}://{found.host}:{found.port or 4222}"
+    config: dict[str, Any] = {"servers": servers.split(",")}
+    if any(key in extra for key in _TLS):
+        try:
+            config["tls"] = ssl.create_default_context(cafile=extra.get("tls_ca"))
+            if "tls_cert" in extra:
+                config["tls"].load_cert_chain(extra["tls_cert"], extra.get("tls_key"))
+        except OSError as error:  # ssl.SSLError is one.
+            raise Unusable(f"its certificates cannot be read: {error.strerror}") from None
+    config |= {key: extra[key] for key in _EXTRA if key in extra}
+    login = {"user": found.login, "password": found.password}
+    return config | {key: value for key, value in login.items() if value}
+
+
+class _Nats(Queue):
+    """A connection, with an event loop that runs while something is asked."""
+
+    def __init__(
+        self, client: "type[Client]", config: dict[str, Any], stream: str, consumer: str, named: str
+    ) -> None:
+        self._make, self._config = client, config
+        self.stream, self.consumer = stream, consumer
+        self._where = f"the stream {stream!r} of NATS ({named})"
+        self._loop = asyncio.new_event_loop()
+        self._client: Client | None = None
+        self._created: str | None = None
+        self._bounds: dict[str, int] = {}
+        self._arrived: list[Msg] = []
+        self._statuses: dict[str, tuple[str, str]] = {}
+        self._news = asyncio.Event()
+        self._pulls = 0
+        self._last_error = ""
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it; the client's errors in semel's words."""
+        from nats.errors import Error
+
+        try:
+            return self._loop.run_until_complete(work)
+        except (Error, OSError, asyncio.TimeoutError) as error:
+            raise self._meaning(error) from None
+
+    def _meaning(self, error: BaseException) -> SemelError:
+        from nats import errors
+
+        said = " ".join(f"{self._last_error or error or type(error).__name__}".split())[:300]
+        refused = "authorization" in said.lower() or "permissions" in said.lower()
+        if refused or isinstance(error, errors.AuthorizationError):
+            return TerminalError(
+                f"{self._where}: the user of the connection has no right to it ({said}); give it "
+                "the rights that docs/queues.md lists"
+            )
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return TerminalError(
+                f"{self._where}: its certificate is not trusted ({said}); correct tls_ca of the "
+                "connection"
+            )
+        return UnavailableError(f"{self._where} does not answer ({said}); start it, or correct "
+                                "its address")
+
+    async def _connected(self) -> "Client":
+        """The client, connected; a lost connection is made anew."""
+        if self._client is not None and self._client.is_connected:
+            return self._client
+        await self._end()
+        self._last_error = ""
+
+        async def heard(error: Exception) -> None:
+            self._last_error = str(error) or type(error).__name__
+
+        client = self._make()
+        self._arrived.clear()  # They are delivered again.
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await client.connect(
+                **self._config, name="semel", allow_reconnect=False, error_cb=heard,
+                connect_timeout=ANSWER_SECONDS, max_reconnect_attempts=1,
+            )  # fmt: skip
+        self._inbox = client.new_inbox()
+        await client.subscribe(
+            f"{self._inbox}.*", cb=self._take, pending_msgs_limit=-1,
+            pending_bytes_limit=_PENDING_BYTES,
+        )  # fmt: skip
+        self._client = client
+        return client
+
+    async def _take(self, message: "Msg") -> None:
+        if message.reply.startswith(_ACK):
+            self._arrived.append(message)
+        else:
+            headers = message.headers or {}
+            told = headers.get("Status", ""), headers.get("Description", "")
+            self._statuses[message.subject] = told
+        self._news.set()
+
+    async def _ask(self, what: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What JetStream's API answers; {} where there is no such thing."""
+        client = await self._connected()
+        data = json.dumps(request).encode() if request else b""
+        answer = await client.request(f"$JS.API.{what}", data, timeout=ANSWER_SECONDS)
+        found = json.loads(answer.data)
+        if error := found.get("error"):
+            if error.get("code") == 404:
+                return {}
+            self._last_error = str(error.get("description"))
+            raise OSError(self._last_error)
+        return found
+
+    def about(self) -> About:
+        return self._run(self._about())
+
+    async def _about(self) -> About:
+        stream = await self._ask(f"STREAM.INFO.{self.stream}")
+        if not stream:
+            raise TerminalError(
+                f"there is no stream {self.stream!r} on {self._where}; make it, or correct "
+                "source.stream"
+            )
+        consumer = await self._ask(f"CONSUMER.INFO.{self.stream}.{self.consumer}")
+        config = consumer.get("config", {})
+        made = (
+            f"nats consumer add {self.stream} {self.consumer} --pull --ack explicit --deliver all "
+            "--wait 60s --max-pending 20000 --defaults"
+        )
+        if not consumer:
+            raise TerminalError(f"{self._where} has no consumer {self.consumer!r}", next=made)
+        if config.get("deliver_subject") or config.get("ack_policy") != "explicit":
+            raise TerminalError(
+                f"the consumer {self.consumer!r} of {self._where} is none that is pulled from, "
+                "with explicit acknowledgements; name another one, which is made by", next=made,
+            )
+        self._created = stream["created"]
+        self._bounds = {
+            "batch": config.get("max_batch") or 1 << 30,
+            "expires": config.get("max_expires") or _STEP_SECONDS * 10**9,
+            "max_bytes": config.get("max_bytes") or 1 << 30,
+        }
+        kept = stream["config"].get("max_age")
+        return About(
+            address=f"nats:{self.stream}@{self._created}",
+            deadline_seconds=min([config["ack_wait"], *(config.get("backoff") or [])]) / 1e9,
+            retention=timedelta(microseconds=kept / 1000) if kept else timedelta.max,
+            waiting=consumer["num_pending"],
+            oldest_seconds=await self._oldest(stream, consumer),
+        )
+
+    async def _oldest(self, stream: dict[str, Any], consumer: dict[str, Any]) -> float | None:
+        """How long the first message waits that nobody has acknowledged."""
+        first = max(consumer["ack_floor"]["stream_seq"] + 1, stream["state"]["first_seq"])
+        if first > stream["state"]["last_seq"]:
+            return None
+        asked = {"seq": first, "next_by_subj": ">"}
+        if not (found := await self._ask(f"STREAM.MSG.GET.{self.stream}", asked)):
+            return None
+        now, then = stream.get("ts"), found["message"]["time"]
+        return (_time(now) - _time(then)).total_seconds() if now else None
+
+    async def _unchanged(self) -> None:
+        """UnavailableError: the stream is not the one that `about` has told of."""
+        found = await self._ask(f"STREAM.INFO.{self.stream}")
+        if found.get("created") != self._created:
+            raise UnavailableError(f"{self._where} was deleted or made anew meanwhile")
+
+    def pull(self, messages: int, size: int, seconds: float) -> Pulled:
+        return self._run(self._pull(messages, size, seconds))
+
+    async def _pull(self, messages: int, size: int, seconds: float) -> Pulled:
+        """1. What is there. 2. If nothing is, one message, whatever its size. 3. What came since.
+        4. They are of the stream that `about` told of.
+        """
+        if self._client is None or not self._client.is_connected:
+            raise UnavailableError(f"{self._where}: the connection was lost")
+        await self._request(messages, 0, size)
+        ends = self._loop.time() + seconds
+        while not self._arrived and (left := ends - self._loop.time()) > 0:
+            await self._request(1, min(left, self._bounds["expires"] / 1e9, _STEP_SECONDS))
+            if self._arrived and messages > 1:
+                await self._request(messages - 1, 0, size)
+        found, self._arrived = self._arrived[:messages], self._arrived[messages:]
+        if found:
+            await self._unchanged()
+        return _pulled(found)
+
+    async def _request(self, messages: int, seconds: float, size: int | None = None) -> None:
+        """Ask for messages, and wait until they are here, or a status says that no more come."""
+        client = self._client
+        self._pulls += 1
+        inbox = f"{self._inbox}.{self._pulls}"
+        request: dict[str, Any] = {"batch": min(messages, self._bounds["batch"])}
+        if size is not None:
+            request["max_bytes"] = max(min(size, self._bounds["max_bytes"]), 1)
+        request |= {"expires": max(int(seconds * 1e9), 1_000_000)} if seconds else {"no_wait": True}
+        there = len(self._arrived)
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{self.consumer}"
+        await client.publish(subject, json.dumps(request).encode(), inbox)
+        async with asyncio.timeout(seconds + ANSWER_SECONDS):
+            while inbox not in self._statuses and len(self._arrived) < there + request["batch"]:
+                self._news.clear()
+                if not client.is_connected:
+                    raise UnavailableError(f"{self._where}: the connection was lost")
+                with suppress(asyncio.TimeoutError):
+                    # A lost connection tells nobody.
+                    await asyncio.wait_for(self._news.wait(), 0.5)
+        status, said = self._statuses.pop(inbox, ("404", ""))
+        self._statuses.clear()  # Those of pulls that got all.
+        if status not in _DONE and not (status == "409" and _SIZES.search(said)):
+            raise UnavailableError(
+                f"{self._where} does not let {self.consumer!r} be pulled from ({status} {said})"
+            )
+
+    def acknowledge(self, handles: Sequence[Any]) -> int:
+        """The server gets them all; of one that comes too late it says nothing."""
+        try:
+            # By their numbers: of a stream made anew they would be others.
+            self._run(self._unchanged())
+            self._run(self._tell(handles, b"+ACK"))
+        except UnavailableError:
+            return len(handles)
+        return 0
+
+    def extend(self, handles: Sequence[Any]) -> None:
+        with suppress(SemelError):
+            self._run(self._tell(handles, b"+WPI"))
+
+    def hand_back(self, handles: Sequence[Any]) -> None:
+        with suppress(SemelError):
+            self._run(self._tell(handles, b"-NAK"))
+
+    async def _tell(self, handles: Sequence[str], what: bytes) -> None:
+        client = self._client
+        if client is None or not client.is_connected:
+            raise UnavailableError(f"{self._where}: the connection was lost")
+        for handle in handles:
+            await client.publish(handle, what)
+        await client.flush(ANSWER_SECONDS)
+
+    async def _end(self) -> None:
+        if self._client is not None:
+            client, self._client = self._client, None
+            await client.close()
+
+    def close(self) -> None:
+        if self._loop.is_closed():
+            return
+        with suppress(SemelError):
+            self._run(self._tell([message.reply for message in self._arrived], b"-NAK"))
+        with suppress(SemelError):
+            self._run(self._end())
+        self._loop.close()
+
+
+def _pulled(messages: "Sequence[Msg]") -> Pulled:
+    found = Pulled()
+    for message in messages:
+        # $JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sequence>.<...>.<ns>.<...>
+        words = message.reply.split(".")
+        at = 4 if len(words) == 9 else 6
+        delivered, sequence, nanoseconds = words[at], words[at + 1], words[at + 3]
+        found.ids.append(f"{sequence}-{nanoseconds}")
+        found.published.append(int(nanoseconds) // 1000)
+        found.attributes.append(_attributes(message.headers[""]) if message.headers else [])
+        found.ordering_keys.append(message.subject)
+        found.attempts.append(int(delivered))
+        found.values.append(message.data)
+        found.handles.append(message.reply)
+    return found
+
+
+def _attributes(headers: bytes) -> Attributes:
+    """The headers, as they were sent; a line that is none is left out."""
+    found = []
+    for line in headers.split(b"\r\n")[1:]:
+        name, colon, value = line.partition(b":")
+        if colon:
+            found.append((name.decode("utf-8", "replace").strip(), value.strip()))
+    return found
+
+
+def _time(text: str) -> datetime:
+    """A time of the server's, which has nanoseconds."""
+    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))

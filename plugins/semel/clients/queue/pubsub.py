@@ -1,0 +1,329 @@
+"""Google Pub/Sub, by its own client: which credentials are taken, and what its errors mean.
+
+The credentials are those of an Airflow connection of type google_cloud_platform, as Airflow's own
+provider reads it, or the application default ones. The client renews them. With
+PUBSUB_EMULATOR_HOST it takes none. Known limitation: neither Google's token service nor its
+metadata server was ever met, nor what the real service says of exactly-once delivery.
+
+Messages are pulled by the client's channel and as plain protobuf, at 4 us each; the classes that
+the client puts around them make that 55.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from semel import settings
+from semel.clients.connection import Fields, Unusable, parsed, require_kind, text_of, usable
+from semel.clients.queue import About, Pulled, Queue
+from semel.errors import SemelError, TerminalError, UnavailableError
+
+if TYPE_CHECKING:
+    import grpc
+    from google.cloud.pubsub_v1 import SubscriberClient
+
+ANSWER_SECONDS = 8
+"""A service that does not answer for so long is away: errors come within ten seconds."""
+
+PULL_SECONDS = 10
+"""How long one pull stays with the service, which answers once there is a message. Who gives it up
+earlier may lose messages that are on their way, until their deadline is over."""
+
+MESSAGES_MAX = 1_000
+"""Messages of one pull or acknowledgement: the service takes requests of 512 KiB."""
+
+MESSAGE_BYTES = 64 << 10
+"""What a message is taken to have until some were seen."""
+
+_SCOPE = "https://www.googleapis.com/auth/pubsub"
+_SERVICE = "/google.pubsub.v1.Subscriber/"
+_DELETED = "_deleted-topic_"
+_EXAMPLE = '"conn_type": "google_cloud_platform", "extra": {"key_path": "/path/to/key.json"}'
+_ELSEWHERE = ("key_secret_name", "impersonation_chain", "idp_issuer_url")
+_RIGHTS = "pubsub.subscriptions.get and pubsub.subscriptions.consume"
+
+
+def opened(
+    *,
+    connection: str | None,
+    subscription: str,
+    find: Callable[[str], str | None] = settings.connection,
+) -> "Pubsub":
+    """A subscription, which is not asked anything yet.
+
+    `subscription`: `projects/P/subscriptions/S`. `connection`: None: the machine's own credentials.
+    TerminalError: google-cloud-pubsub is not installed, the connection cannot be used, or there are
+    no credentials.
+    """
+    try:
+        from google.cloud.pubsub_v1 import SubscriberClient
+    except ImportError as error:
+        raise TerminalError(
+            f"Pub/Sub needs a package that is not installed here ({error})",
+            next="pip install 'semel[pubsub]'",
+        ) from error
+    from google.auth.exceptions import GoogleAuthError
+
+    if connection is None:
+        who, credentials = "the application default credentials", None
+    else:
+        who, text = f"the connection {connection!r}", text_of(connection, find, _EXAMPLE)
+        with usable(connection, "Pub/Sub"):
+            credentials = _credentials(parsed(text))
+    try:
+        client = SubscriberClient(credentials=credentials)
+    except GoogleAuthError as error:
+        raise TerminalError(
+            f"there are no Google credentials here ({type(error).__name__}); name a connection, or "
+            "let GOOGLE_APPLICATION_CREDENTIALS name a key's file"
+        ) from None
+    return Pubsub(client, subscription, who)
+
+
+def _credentials(found: Fields) -> Any:
+    """Credentials of a key, or None: the application default ones. ValueError: it is no key."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.auth.exceptions import GoogleAuthError
+    from google.oauth2 import service_account
+
+    require_kind(found, "google_cloud_platform")
+    # Older versions of Airflow wrote long names.
+    extra = {
+        key.removeprefix("extra__google_cloud_platform__"): value
+        for key, value in found.extra.items()
+    }
+    if named := [name for name in _ELSEWHERE if extra.get(name)]:
+        raise Unusable(f"its extra has {named[0]}, which semel does not take; give a key")
+    if extra.get("is_anonymous"):
+        return AnonymousCredentials()
+    key = extra.get("keyfile_dict") or extra.get("keyfile_json")
+    path = extra.get("key_path") or extra.get("credential_config_file")
+    if path:
+        try:
+            with open(path, encoding="utf-8") as file:
+                key = file.read()
+        except OSError as error:
+            raise Unusable(f"the key's file cannot be read: {error.strerror}") from None
+    if not key:
+        return None
+    key = json.loads(key) if isinstance(key, str) else dict(key)
+    if key.get("type") != "service_account":
+        raise Unusable("its key is not one of a service account")
+    try:
+        return service_account.Credentials.from_service_account_info(key, scopes=[_SCOPE])
+    except (GoogleAuthError, ValueError):
+        raise Unusable("its key is not whole: make a new one for the service account") from None
+
+
+class Pubsub(Queue):
+    """A subscription. A handle is the ack id of one delivery."""
+
+    def __init__(self, client: "SubscriberClient", subscription: str, who: str) -> None:
+        from google.pubsub_v1 import types
+
+        self._client, self._subscription, self._who = client, subscription, who
+        self._requests = {
+            name: getattr(types, f"{name}Request").pb()
+            for name in ("Pull", "Acknowledge", "ModifyAckDeadline")
+        }
+        answers = {"Pull": types.PullResponse.pb().FromString}
+        self._calls = {
+            name: client.transport.grpc_channel.unary_unary(
+                _SERVICE + name,
+                request_serializer=request.SerializeToString,
+                response_deserializer=answers.get(name, bytes.__len__),
+            )
+            for name, request in self._requests.items()
+        }
+        self._deadline_seconds: int | None = None
+        self._asked: grpc.Future | None = None
+        self._left: list[Any] = []
+        self._message_bytes = MESSAGE_BYTES
+
+    def about(self) -> About:
+        """Ask for the subscription. The address is its topic: ids are unique in that."""
+        from google.api_core.exceptions import GoogleAPICallError, RetryError
+        from google.auth.exceptions import GoogleAuthError
+
+        try:
+            found = self._client.get_subscription(
+                subscription=self._subscription, timeout=ANSWER_SECONDS, retry=None
+            )
+        except GoogleAPICallError as error:
+            code = error.grpc_status_code.name if error.grpc_status_code else "UNKNOWN"
+            raise self._refused(code, error.message, "pubsub.subscriptions.get") from None
+        except (RetryError, GoogleAuthError) as error:
+            raise self._refused("UNAVAILABLE", str(error), "pubsub.subscriptions.get") from None
+        self._judge(type(found).pb(found))
+        self._deadline_seconds = found.ack_deadline_seconds
+        return About(
+            address=found.topic,
+            deadline_seconds=found.ack_deadline_seconds,
+            # By Seek somebody may let a subscription deliver what its topic still keeps.
+            retention=max(
+                found.message_retention_duration or timedelta(),
+                found.topic_message_retention_duration or timedelta(),
+            )
+            or None,
+        )
+
+    def _judge(self, found: Any) -> None:
+        if found.topic == _DELETED:
+            raise TerminalError(
+                f"the topic of {self._subscription} was deleted, so the ids of its messages belong "
+                "to none; make a subscription to the new topic, and name that"
+            )
+        others = ("bigquery_config", "cloud_storage_config")
+        if found.push_config.push_endpoint or any(
+            name in found.DESCRIPTOR.fields_by_name and found.HasField(name) for name in others
+        ):
+            raise TerminalError(
+                f"{self._subscription} delivers its messages elsewhere by itself; make a "
+                "subscription for pulls, and name that"
+            )
+
+    def pull(self, messages: int, size: int, seconds: float) -> Pulled:
+        """Wait for what was asked for, here or by an earlier pull that waited in vain."""
+        import grpc
+
+        found, self._left = self._left, []
+        if not found:
+            if self._asked is None:
+                most = min(messages, MESSAGES_MAX, max(1, size // self._message_bytes))
+                self._asked = self._call("Pull", PULL_SECONDS, max_messages=most)
+            try:
+                found = list(self._asked.result(seconds).received_messages)
+                self._asked = None
+            except grpc.FutureTimeoutError:
+                return Pulled()
+            except grpc.RpcError as error:
+                self._asked = None
+                if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise self._told(error) from None
+                self.about()  # Nothing came, or nobody is there.
+        found, self._left = found[:messages], found[messages:]
+        pulled = _columns(found)
+        if found:
+            self._message_bytes = max(1, sum(map(len, pulled.values)) // len(found))
+        return pulled
+
+    def acknowledge(self, handles: Sequence[str]) -> int:
+        """Acknowledge them. Only a subscription with exactly-once delivery says what was late."""
+        return self._sent("Acknowledge", handles)
+
+    def extend(self, handles: Sequence[str]) -> None:
+        """Set their deadline to the subscription's, from now on."""
+        seconds = self._deadline_seconds or int(self.about().deadline_seconds)
+        self._sent("ModifyAckDeadline", handles, ack_deadline_seconds=seconds)
+
+    def hand_back(self, handles: Sequence[str]) -> None:
+        """Set their deadline to now."""
+        with suppress(SemelError):
+            self._sent("ModifyAckDeadline", handles, ack_deadline_seconds=0)
+
+    def close(self) -> None:
+        """End the connection, and let what nobody took be delivered again."""
+        import grpc
+
+        if self._asked is not None:
+            self._asked.cancel()
+            with suppress(grpc.RpcError, grpc.FutureCancelledError, grpc.FutureTimeoutError):
+                self._left += self._asked.result(0).received_messages
+        self.hand_back([each.ack_id for each in self._left])
+        self._client.close()
+
+    def _call(self, name: str, seconds: float, **fields: Any) -> "grpc.Future":
+        request = self._requests[name](subscription=self._subscription, **fields)
+        return self._calls[name].future(
+            request,
+            timeout=seconds,
+            metadata=[("x-goog-request-params", f"subscription={self._subscription}")],
+        )
+
+    def _sent(self, name: str, handles: Sequence[str], **fields: Any) -> int:
+        """Say it of all handles, all calls at once. Returns how many were refused."""
+        import grpc
+
+        calls = [
+            (some, self._call(name, ANSWER_SECONDS, ack_ids=some, **fields))
+            for some in (
+                handles[at : at + MESSAGES_MAX] for at in range(0, len(handles), MESSAGES_MAX)
+            )
+        ]
+        refused = 0
+        for some, each in calls:
+            try:
+                each.result()
+            except grpc.RpcError as error:
+                # Exactly-once delivery: the call fails as a whole when one of its ids was late.
+                if error.code().name not in ("FAILED_PRECONDITION", "INVALID_ARGUMENT"):
+                    raise self._told(error) from None
+                refused += _refused_ids(error) or len(some)
+        return refused
+
+    def _told(self, error: "grpc.RpcError") -> SemelError:
+        return self._refused(error.code().name, error.details(), "pubsub.subscriptions.consume")
+
+    def _refused(self, code: str, details: str | None, right: str) -> SemelError:
+        """What an answer means. `right`: what the call needs."""
+        details = details or ""
+        if "metadata from plugin failed" in details or code == "UNAUTHENTICATED":
+            why = re.search(r"\b(invalid_[a-z]+|unauthorized_client|access_denied)\b", details)
+            if why or code == "UNAUTHENTICATED":
+                return TerminalError(
+                    f"Google does not take {self._who} ({why[0] if why else code}); put a key "
+                    "there that is valid"
+                )
+            return UnavailableError(
+                f"Google's token service gives none for {self._who} ({code}); see that it is "
+                "reached from here"
+            )
+        if code == "NOT_FOUND":
+            return TerminalError(
+                f"there is no subscription {self._subscription}, or it was deleted; make it, or "
+                "correct source.subscription"
+            )
+        if code == "PERMISSION_DENIED":
+            return TerminalError(
+                f"{self._who} may not use {self._subscription}, or the API of its project is off; "
+                f"allow {right}; in all semel needs {_RIGHTS} on it (roles/pubsub.subscriber and "
+                "roles/pubsub.viewer)"
+            )
+        if code in ("FAILED_PRECONDITION", "INVALID_ARGUMENT", "UNIMPLEMENTED"):
+            return TerminalError(
+                f"Pub/Sub refuses a call for {self._subscription} ({code}), which needs {right}"
+            )
+        return UnavailableError(
+            f"Pub/Sub does not answer for {self._subscription} at {self._client.api_endpoint} "
+            f"({code}); see that it is reached from here"
+        )
+
+
+def _refused_ids(error: "grpc.RpcError") -> int:
+    """How many ids an answer names as not acknowledged."""
+    from google.rpc.error_details_pb2 import ErrorInfo
+    from grpc_status import rpc_status
+
+    status, info = rpc_status.from_call(error), ErrorInfo()
+    if status is None:
+        return 0
+    return sum(len(info.metadata) for each in status.details if each.Unpack(info))
+
+
+def _columns(found: Sequence[Any]) -> Pulled:
+    plain = [each.message for each in found]
+    times = [each.publish_time for each in plain]
+    return Pulled(
+        ids=[each.message_id for each in plain],
+        published=[each.seconds * 1_000_000 + each.nanos // 1_000 for each in times],
+        attributes=[
+            [(key, value.encode()) for key, value in each.attributes.items()] for each in plain
+        ],
+        ordering_keys=[each.ordering_key or None for each in plain],
+        attempts=[each.delivery_attempt for each in found],
+        values=[each.data for each in plain],
+        handles=[each.ack_id for each in found],
+    )

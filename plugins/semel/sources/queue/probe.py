@@ -1,0 +1,58 @@
+"""Whether a spool can be read, and what the queue says of itself: for `semel check`."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from semel.declare.context import Context
+from semel.declare.durations import format_duration
+from semel.declare.wording import count
+from semel.errors import SourceError
+from semel.sources import Look
+from semel.sources.files import probe
+
+_BEYOND = timedelta(days=1)
+"""What the horizon has beyond the queue's retention: a last delivery is received and planned."""
+
+
+def of_spool(context: Context, sealed: Path) -> tuple[str, Look]:
+    """As `Source.probe`: executors are to see the folder, and in it the newest segment; where
+    nothing was received yet, the first folder above it that is there.
+    """
+    try:
+        if not sealed.is_dir():
+            above = next(path for path in sealed.parents if path.is_dir())
+            return probe.of_files(f"no spool of {context.name} in {sealed} yet", above, [])
+        names = sorted(sealed.iterdir())
+        told = f"{count(len(names), 'segment')} of {context.name} in {sealed}"
+        return probe.of_files(told, sealed, list(map(str, names[-1:])))
+    except OSError as error:
+        raise SourceError(f"{error}; let this user read all below {sealed}") from error
+
+
+# Keeps Q6.
+def of_service(context: Context, horizon: timedelta) -> str:
+    """As `Source.service`."""
+    with context.declared.opened_queue() as queue:
+        about = queue.about()
+    kept = about.retention
+    if kept is not None and not context.by_position:
+        if kept == timedelta.max:
+            raise SourceError(
+                f"{about.address} keeps messages for ever, and may deliver one again that long; "
+                f"dedup.horizon is {format_duration(horizon)}. Give the queue a retention that is "
+                "at least a day shorter"
+            )
+        if horizon < kept + _BEYOND:
+            raise SourceError(
+                f"{about.address} keeps messages for {format_duration(kept)}, and may deliver one "
+                f"again that long; dedup.horizon is {format_duration(horizon)}. Declare at least "
+                f"{format_duration(kept + _BEYOND)}"
+            )
+    told = f"{about.address}"
+    if about.waiting is not None:
+        told += f": about {count(about.waiting, 'message')} to be delivered"
+    if about.oldest_seconds is not None:
+        told += f", the oldest waits for {about.oldest_seconds:,.0f} s"
+    if kept is None:
+        told += "; it does not say how long it keeps them: dedup.horizon must be a day longer"
+    return told

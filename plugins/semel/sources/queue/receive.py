@@ -1,0 +1,372 @@
+"""receive: make a queue's messages durable in the spool, then acknowledge them.
+
+The queue is asked by the caller's thread alone. A second thread appends a group to the segment and
+syncs it, while the first one pulls the next; so at most two groups are held, and what is held is
+extended also while a disk is slow.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import accumulate, chain
+from pathlib import Path
+
+import pyarrow as pa
+
+from semel import failpoints
+from semel.clients.queue import About, Pulled, Queue
+from semel.declare.wording import count
+from semel.errors import SemelError, UnavailableError
+from semel.model.batch import Log
+from semel.sources import Received
+from semel.sources.queue.segment import SCHEMA, Part
+from semel.sources.queue.spool import Spool
+
+GROUP_BYTES = 4 << 20
+GROUP_MESSAGES = 5_000
+GROUP_SECONDS = 0.2
+"""A group ends at the first of these, or when nothing more comes within QUIET_SECONDS. Each costs a
+sync of the disk and a round trip to the queue."""
+
+QUIET_SECONDS = 0.02
+
+SEGMENT_BYTES = 256 << 20
+"""A segment that is larger is sealed, and another one begun: tasks read them side by side."""
+
+SEGMENT_SECONDS = 30
+"""So is an older one, where receive goes on for ever: what is not sealed is not planned."""
+
+PULL_SECONDS = 0.5
+"""The longest wait for a message: then it is looked whether to stop."""
+
+AWAY_SECONDS = 300
+"""How long a receive that goes on for ever asks a queue that does not answer. A bounded one ends at
+once: Airflow retries it."""
+
+PROGRESS_SECONDS = 10
+"""How often it is said how far it has come."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """When a receive ends, at the first of these. Of each None: never.
+
+    `idle`: seconds without a message. `size`: bytes of values.
+    """
+
+    idle: float | None = None
+    seconds: float | None = None
+    messages: int | None = None
+    size: int | None = None
+
+
+@dataclass(kw_only=True)
+class _Group:
+    """Messages that are held. `since`: when the first was pulled, or the last extension; seconds of
+    the monotonic clock.
+    """
+
+    pulled: Pulled = field(default_factory=Pulled)
+    size: int = 0
+    began: float = 0.0
+    since: float = 0.0
+
+    def add(self, more: Pulled, now: float) -> None:
+        """Take what was pulled, after `now`."""
+        if not len(self.pulled):
+            self.began = self.since = now
+        for name, column in vars(self.pulled).items():
+            column.extend(getattr(more, name))
+        self.size += sum(map(len, more.values))
+
+
+def batch_of(pulled: Pulled) -> pa.RecordBatch:
+    """Messages as a segment has them."""
+    pairs = list(chain.from_iterable(pulled.attributes))
+    offsets = pa.array(accumulate(map(len, pulled.attributes), initial=0), pa.int32())
+    of_list = SCHEMA.field("attributes").type
+    structs = pa.StructArray.from_arrays(
+        [
+            pa.array((name for name, _ in pairs), pa.string()),
+            pa.array((value for _, value in pairs), pa.binary()),
+        ],
+        fields=list(of_list.value_type),
+    )
+    columns = {
+        "message_id": pulled.ids,
+        "published": pulled.published,
+        "attributes": pa.ListArray.from_arrays(offsets, structs, type=of_list),
+        "ordering_key": pulled.ordering_keys,
+        "attempt": pulled.attempts,
+        "value": pulled.values,
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+
+def receive(queue: Queue, path: Path, pipeline: str, bounds: Bounds, log: Log) -> Received:
+    """Receive until a bound is reached, SIGTERM or SIGINT comes, or the queue or the disk fails.
+
+    1. Seal what dead receivers left in the pipeline's spool, whose folder is `path`.
+    2. Pull. 3. Append a group, durably. 4. Acknowledge it. 5. At the end: hand back what is not
+    appended, and seal.
+
+    UnavailableError: the queue is away, or the spool cannot be written; what was received by then
+    is in the spool, and what was not is not acknowledged. TerminalError: as `Queue` says.
+    """
+    spool = Spool(path)
+    spool.make()
+    spool.recover(log)
+    with stopping() as stop, _Receiver(queue, spool, pipeline, bounds, log, stop) as receiver:
+        return receiver.run()
+
+
+@contextmanager
+def stopping() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set within the block, where this is the main thread."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: stop.set()) for number in numbers]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+class _Receiver:
+    def __init__(
+        self, queue: Queue, spool: Spool, pipeline: str, bounds: Bounds, log: Log,
+        stop: threading.Event,
+    ) -> None:  # fmt: skip
+        self.queue, self.spool, self.pipeline, self.bounds = queue, spool, pipeline, bounds
+        self.log, self.stop = log, stop
+        self.about: About
+        self.done = Received()
+        self.filling = _Group()
+        self.appending: tuple[_Group, Future] | None = None
+        self.part: Part | None = None
+        self.part_began = 0.0
+        self.taken = self.size = self.fails = 0
+        self.failing_since = 0.0
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix="append")
+
+    def __enter__(self) -> "_Receiver":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.pool.shutdown(wait=True)
+        if self.part is not None:
+            self.part.close()
+
+    def run(self) -> Received:
+        """Receive, as the bounds say."""
+        self.about = self.queue.about()
+        self.began = self.last = self.told = time.monotonic()
+        try:
+            self._run()
+        except OSError as error:
+            raise self._given_up(error) from error
+        return self.done
+
+    def _run(self) -> None:
+        try:
+            while not self._ended():
+                self._take()
+            if self.stop.is_set():
+                self._drop()
+            else:
+                self._flush()
+            self._settle()
+            self._seal()
+        except SemelError as error:
+            # What is spooled is of use, whatever became of the queue.
+            self._drop()
+            self._settle()
+            self._seal()
+            if not isinstance(error, UnavailableError):
+                raise
+            raise UnavailableError(f"{error}. Before that: {self.done.told()}") from error
+
+    def _ended(self) -> bool:
+        bounds, now = self.bounds, time.monotonic()
+        if self.told + PROGRESS_SECONDS <= now:
+            self.told = now
+            self.log(f"received {count(self.taken, 'message')} so far")
+        return (
+            self.stop.is_set()
+            or (bounds.idle is not None and now - self.last >= bounds.idle)
+            or (bounds.seconds is not None and now - self.began >= bounds.seconds)
+            or (bounds.messages is not None and self.taken >= bounds.messages)
+            or (bounds.size is not None and self.size >= bounds.size)
+        )
+
+    def _take(self) -> None:
+        """One pull, and what is due then."""
+        if self.fails and not self._ask_again():
+            return
+        now, filling = time.monotonic(), self.filling
+        held = len(filling.pulled)
+        left = (self.bounds.messages or self.taken + GROUP_MESSAGES) - self.taken
+        seconds = QUIET_SECONDS if held else min(PULL_SECONDS, self.about.deadline_seconds / 4)
+        try:
+            found = self.queue.pull(
+                min(GROUP_MESSAGES - held, left), max(GROUP_BYTES - filling.size, 1), seconds
+            )
+        except UnavailableError as error:
+            self._failed(error)
+            return
+        self.fails = 0
+        if len(found):
+            self.last = time.monotonic()
+            self.taken += len(found)
+            self.size += sum(map(len, found.values))
+            filling.add(found, now)
+        full = len(filling.pulled) >= GROUP_MESSAGES or filling.size >= GROUP_BYTES
+        if full or not len(found) or time.monotonic() - filling.began >= GROUP_SECONDS:
+            self._flush()
+        self._settle(patient=False)
+        self._extend()
+        old = self.part and time.monotonic() - self.part_began >= SEGMENT_SECONDS
+        if self.part and (self.part.end >= SEGMENT_BYTES or (old and self.bounds.seconds is None)):
+            self._settle()
+            self._seal()
+
+    def _failed(self, error: UnavailableError) -> None:
+        """A pull failed: whether this is still the same queue must be asked."""
+        now = time.monotonic()
+        if not self.fails:
+            self.failing_since = now
+        self.fails += 1
+        forever = self.bounds.seconds is None
+        if (self.fails > 1 and not forever) or now - self.failing_since > AWAY_SECONDS:
+            raise error
+        if self.fails > 1:
+            self._settle()
+            self._seal()
+            self.stop.wait(1)
+
+    # Keeps Q4.
+    def _ask_again(self) -> bool:
+        """Whether the queue answers. Another one than before goes into another segment."""
+        try:
+            about = self.queue.about()
+        except UnavailableError as error:
+            self._failed(error)
+            return False
+        if about.address != self.about.address:
+            # An acknowledgement could be of a message of the other queue, which nobody has.
+            self.filling = _Group()
+            self._settle(acknowledge=False)
+            self._seal()
+            self.log(f"the queue is another one now: {about.address}")
+        self.about = about
+        return True
+
+    def _flush(self) -> None:
+        """Let the messages that were pulled be appended, behind the ones before."""
+        self._settle()
+        if not len(self.filling.pulled):
+            return
+        if self.part is None:
+            now = datetime.now(UTC)
+            self.part = Part.create(self.spool.open, self.pipeline, self.about.address, now)
+            self.part_began = time.monotonic()
+        group, self.filling = self.filling, _Group()
+        self.appending = group, self.pool.submit(_append, self.part, group.pulled)
+
+    # Keeps Q1.
+    def _settle(self, *, patient: bool = True, acknowledge: bool = True) -> None:
+        """Acknowledge what is appended. Patient: wait until it is.
+
+        OSError: it could not be, and is held as it was.
+        """
+        if self.appending is None:
+            return
+        group, future = self.appending
+        while not wait([future], self._until_extension() if patient else 0).done:
+            if not patient:
+                return
+            self._extend()
+        future.result()
+        self.appending = None
+        pulled = group.pulled
+        self._count(group)
+        if not acknowledge:
+            self.done.unacknowledged += len(pulled)
+            return
+        failpoints.point("receive.before_ack")
+        try:
+            self.done.unacknowledged += self.queue.acknowledge(pulled.handles)
+        except UnavailableError:
+            self.done.unacknowledged += len(pulled)
+        failpoints.point("receive.after_ack")
+
+    def _count(self, group: _Group) -> None:
+        done, pulled = self.done, group.pulled
+        done.messages += len(pulled)
+        done.size += group.size
+        done.redelivered += sum(attempt > 1 for attempt in pulled.attempts)
+        if times := [at for at in pulled.published if at is not None]:
+            waited = time.time() - min(times) / 1e6
+            done.oldest_seconds = max(done.oldest_seconds or 0.0, waited)
+
+    def _held(self) -> list[_Group]:
+        groups = [self.filling, *(self.appending or ())[:1]]
+        return [group for group in groups if len(group.pulled)]
+
+    def _until_extension(self) -> float:
+        half = self.about.deadline_seconds / 2
+        ends = [group.since + half - time.monotonic() for group in self._held()]
+        return max(0.0, min(ends, default=half))
+
+    def _extend(self) -> None:
+        """Hold on to what is held for half of its time."""
+        now = time.monotonic()
+        for group in self._held():
+            if now - group.since >= self.about.deadline_seconds / 2:
+                group.since = now
+                with suppress(UnavailableError):
+                    self.queue.extend(group.pulled.handles)
+
+    def _drop(self) -> None:
+        """Hand back what was pulled and is not to be appended."""
+        if len(self.filling.pulled):
+            with suppress(UnavailableError):
+                self.queue.hand_back(self.filling.pulled.handles)
+            self.filling = _Group()
+
+    def _seal(self) -> None:
+        if self.part is not None:
+            part, self.part = self.part, None
+            try:
+                if part.seal(self.spool.sealed):
+                    self.done.segments += 1
+            finally:
+                part.close()
+
+    def _given_up(self, error: OSError) -> UnavailableError:
+        """What is to be said when the disk fails. Nothing that was not synced is acknowledged."""
+        self._drop()
+        if self.appending is not None:
+            group, self.appending = self.appending[0], None
+            with suppress(UnavailableError):
+                self.queue.hand_back(group.pulled.handles)
+        left = self.taken - self.done.messages
+        return UnavailableError(
+            f"the spool {self.spool.path} cannot be written ({error.strerror}): "
+            f"{count(left, 'message')} handed back, none of them acknowledged. Before that: "
+            f"{self.done.told()}; a segment that is not sealed is sealed by the next receive or "
+            "plan. Make room, or mend the disk"
+        )
+
+
+def _append(part: Part, pulled: Pulled) -> None:
+    part.append(batch_of(pulled))

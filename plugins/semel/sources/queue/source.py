@@ -1,0 +1,260 @@
+"""A queue as a source: a source partition is a segment of the pipeline's spool, and a position the
+number of a message in it.
+
+The queue itself is not asked: what is here was acknowledged, and the queue has it no more.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+
+import xxhash
+
+from semel.declare.context import Context
+from semel.errors import AGAIN, CorruptionError, SourceError
+from semel.sources import (
+    Evidence,
+    Known,
+    Look,
+    Matched,
+    Partition,
+    Refusal,
+    RefusedError,
+    Window,
+)
+from semel.sources.queue import probe, records
+from semel.sources.queue.segment import read_foot, read_head
+from semel.sources.queue.spool import Spool
+from semel.sources.sealed import claims
+from semel.sources.sealed.matching import refusal, unreadable
+from semel.sources.sealed.parts import Listing, Looked, Part, PartOffer
+from semel.sources.sealed.source import SealedSource
+from semel.storage import sync_folder
+
+if TYPE_CHECKING:
+    from semel.formats.records import Block
+    from semel.formats.selection import Selection
+    from semel.model.split import Split
+
+SPLIT_MESSAGES = 200_000
+"""Messages that one task reads: some 200 MB of them."""
+
+_HASHED_BYTES = 1 << 20
+
+_FOOT_AT_BYTES = 8
+"""What a segment ends with: where its foot begins."""
+
+_ONLY_COPY = (
+    "The queue has its messages no more: restore it from a backup; or move it out of the spool, "
+    "and have its messages published again"
+)
+
+
+def opened(context: Context) -> "Segments":
+    """The spool of a pipeline."""
+    return Segments(context=context, spool=Spool(context.declared.spool_of(context.name)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segments(SealedSource):
+    """`source: {type: nats}`, and all other queues. Whatever lies in `sealed` is a segment."""
+
+    context: Context
+    spool: Spool
+
+    split_size: ClassVar[int] = SPLIT_MESSAGES
+
+    @property
+    def sealed(self) -> Path:
+        """The folder of the segments that can be read."""
+        return self.spool.sealed
+
+    # Keeps Q2.
+    def discover(self) -> Listing:
+        """As in `Source`; what dead receivers left is sealed before."""
+        damaged = self.spool.recover(lambda _: None).damaged
+        try:
+            names = sorted(os.listdir(self.sealed))
+        except (FileNotFoundError, NotADirectoryError):
+            return Listing(found=[], refused=[self._missing()], complete=False)
+        found = []
+        refused = [
+            Refusal(name=str(path), reason="damaged", detail=why) for path, why in damaged.items()
+        ]
+        for name in names:
+            try:
+                found.append(self.now(name))
+            except FileNotFoundError:
+                continue  # Collect has removed it meanwhile.
+            except OSError as error:
+                part = Part(name=name, identity="", fingerprint="", when=None)
+                refused.append(unreadable(part, error))
+        return Listing(found=found, refused=refused, complete=len(refused) == len(damaged))
+
+    def _missing(self) -> Refusal:
+        name = self.context.name
+        return Refusal(
+            name=str(self.spool.path),
+            reason="missing",
+            detail=f"nothing was received on this machine yet, or the spool is on another one, or "
+            f"not mounted: `semel receive {name}` makes it; else mount it, or correct source.spool",
+        )
+
+    # Keeps Q7.
+    def match(self, shown: Listing, known: Known, window: Window) -> Matched:
+        """As in `Source`. A spool that has nothing of what has to be there is another one."""
+        found = super().match(shown, known, window)
+        if not shown.complete or any(o.known and o.known.reached for o in found.offers):
+            return found
+        names, identities = ([getattr(p, k) for p in shown.found] for k in ("name", "identity"))
+        for newest in known.rows("sealed", "newest", names=names, identities=identities):
+            if not newest["there"] and not self.context.declared.expired(newest["name"]):
+                found.refused.append(self._another(newest["name"]))
+        return found
+
+    def _another(self, name: str) -> Refusal:
+        return Refusal(
+            name=str(self.spool.path),
+            reason="missing",
+            detail=f"no segment that was read is here, and {name!r} has to stay for "
+            "source.keep_spool: this is the spool of another machine, or was made anew, and what "
+            "the other one has may be unread. Mount that one, or correct source.spool; where it is "
+            "lost, one run with source.on_refused: warn begins with this one",
+        )
+
+    def now(self, name: str) -> Part:
+        try:
+            found = os.stat(self.sealed / name)
+        except FileNotFoundError as error:
+            if why := self.context.declared.expired(name):
+                raise FileNotFoundError(errno.ENOENT, why, name) from error
+            raise
+        return _part(name, found)
+
+    def look(self, part: Part) -> Looked:
+        try:
+            with self._steady(part) as path:
+                head, foot = read_head(path), read_foot(path)
+        except CorruptionError as error:
+            why = f"{error}. {_ONLY_COPY}"
+            return Looked(part=part, length=part.length, refused=refusal(part, "damaged", why))
+        refused = None
+        if head.pipeline != self.context.name:
+            place = Spool(self.spool.path.parent / head.pipeline).sealed
+            why = f"its messages were received for pipeline {head.pipeline!r}; move it to {place}"
+            refused = refusal(part, "foreign", why)
+        return Looked(
+            part=part, length=part.length, key=foot.digest, rows=foot.messages, refused=refused
+        )
+
+    # Keeps Q3.
+    def evidence(self, offer: PartOffer, end: int) -> Evidence:
+        """As in `Source`; a segment is claimed only if its bytes are those that its foot counts."""
+        if not offer.refused:
+            try:
+                with self._steady(offer.part) as path:
+                    whole = _is_whole(path)
+            except (CorruptionError, OSError) as error:
+                if isinstance(error, FileNotFoundError):
+                    raise
+                if isinstance(error, OSError):
+                    raise RefusedError(unreadable(offer.part, error)) from error
+                whole = False
+            if not whole:
+                why = f"its bytes are not those that were sealed. {_ONLY_COPY}"
+                raise RefusedError(refusal(offer.part, "damaged", why))
+        return super().evidence(offer, end)
+
+    def digest(self, part: Part) -> str:
+        state = xxhash.xxh3_128()
+        with self._steady(part) as path, open(path, "rb") as file:
+            _hash(file, part.length, state)
+        return state.hexdigest()
+
+    # Keeps P19.
+    @contextmanager
+    def _steady(self, part: Part) -> Iterator[Path]:
+        """The file of a part, to be read in the block. FileNotFoundError: another one is there, or
+        it was written to.
+        """
+        for at_end in (False, True):
+            if self.now(part.name).fingerprint != part.fingerprint:
+                raise FileNotFoundError(part.name)
+            if not at_end:
+                yield self.sealed / part.name
+
+    # Keeps S6, Q3.
+    def read(
+        self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
+    ) -> "Iterator[Block]":
+        claim = split.claim
+        part = claims.proven(self, claim, batch_id)
+        digest.update(claim.evidence["content"].encode())
+        try:
+            with self._steady(part) as path:
+                yield from records.blocks(self.context, path, split.start, split.end, selection)
+        except FileNotFoundError as error:
+            raise claims.changed(self, claim, batch_id) from error
+        except CorruptionError as error:
+            raise SourceError(f"{claim.name!r}: {error}. {_ONLY_COPY}", next=AGAIN) from error
+
+    def probe(self) -> tuple[str, Look]:
+        return probe.of_spool(self.context, self.sealed)
+
+    def service(self, horizon: timedelta) -> str:
+        return probe.of_service(self.context, horizon)
+
+    # Keeps Q5.
+    def put_away(self, known: Partition) -> bool:
+        """Remove a segment. It is finalized, and stayed for source.keep_spool."""
+        path = self.sealed / known.name
+        try:
+            if self.now(known.name).fingerprint != known.fingerprint:
+                return False
+            os.unlink(path)
+            sync_folder(self.sealed)
+        except FileNotFoundError:
+            return False  # Another collect was faster, or somebody moved it.
+        except OSError as error:
+            raise SourceError(
+                f"{known.name!r} is finalized, and was left in the spool: {error.strerror}; this "
+                f"user must be able to write to {str(self.sealed)!r}",
+                next=f"semel collect {self.context.name}",
+            ) from error
+        return True
+
+
+def _part(name: str, found: os.stat_result) -> Part:
+    """A file as a part. What it is known by holds all that changes when it is written again."""
+    stamp = f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
+    return Part(
+        name=name,
+        identity=f"{found.st_dev}:{stamp}",
+        fingerprint=f"{stamp}:{found.st_ctime_ns}",
+        length=found.st_size,
+        when=None,
+    )
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the bytes before a segment's foot are those that it counts. CorruptionError: it has
+    none.
+    """
+    foot, state = read_foot(path), xxhash.xxh3_128()
+    with open(path, "rb") as file:
+        file.seek(-_FOOT_AT_BYTES, os.SEEK_END)
+        at = int.from_bytes(file.read(), "little")
+        file.seek(0)
+        _hash(file, at, state)
+    return state.hexdigest() == foot.digest
+
+
+def _hash(file: BinaryIO, size: int, state: xxhash.xxh3_128) -> None:
+    while size and (data := file.read(min(size, _HASHED_BYTES))):
+        state.update(data)
+        size -= len(data)

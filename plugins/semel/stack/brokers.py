@@ -1,0 +1,18 @@
+"""The brokers of the stack: each is a part of it once somebody has asked for it.
+
+Each module has NAME (of the part, of the connection that leads to it, and of its field in
+`layout.Saved`), WHAT (in messages), VARIABLE (of the connection), PORTS (their names in stack.json,
+first the one for clients), and
+- `fetch(echo)`: see that all is there that it needs;
+- `part()`: how supervisor runs it. No port is in it, so a new port is no other part;
+- `prepare(ports)`: write its settings, before each start;
+- `address(port)`, `connection(port)`: HOST:PORT for clients, and the Airflow connection as JSON;
+- `trouble(port)`: why it does not answer; empty when it does.
+"""
+
+from types import ModuleType
+
+from semel.stack import kafka_server, nats_server
+
+BROKERS: dict[str, ModuleType] = {broker.NAME: broker for broker in (kafka_server, nats_server)}
+"""By name."""

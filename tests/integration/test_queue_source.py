@@ -1,0 +1,481 @@
+"""A queue's spool as a source: what becomes of its messages, and of its segments.
+
+The segments are written as a receiver writes them; receiving has tests of its own.
+"""
+
+import json
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from fixtures.batches.account import ids, quiet, run, settled
+from fixtures.batches.replays import replayed
+from fixtures.batches.workbench import Workbench, events
+from fixtures.queue.nats import Nats
+from fixtures.queue.segments import ADDRESS, SENT, Spool, in_groups, messages
+from fixtures.spark.local import LocalEngine
+from semel.audit import audit
+from semel.catalog.bloom import Filter
+from semel.cli import main
+from semel.collect import collect
+from semel.errors import ChangedError, SemelError, SourceError, SpecError
+from semel.ledger import Ledger
+from semel.pipeline.opening import open_source
+from semel.pipeline.spec import Spec
+from semel.plan import plan
+from semel.reports.gaps import State, gaps
+from semel.sources.queue.segment import Part
+from semel.sources.queue.spec import Until
+from semel.stage import stage
+
+COLUMNS = {
+    "id": "string", "n": "bigint", "at": "timestamp", "mid": "string", "sent": "timestamp",
+    "okey": "string", "event_id": "string", "raw": "binary",
+    "every": "array<struct<key:string,value:binary>>",
+}  # fmt: skip
+
+BESIDE = {
+    "message_id": "mid", "published": "sent", "ordering_key": "okey",
+    "attributes": {"event_id": "Event-Id", "raw": "Raw", "every": "*"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def spool(bench: Workbench) -> Spool:
+    return Spool(bench)
+
+
+def declared(spool: Spool, *record_id: str, **changes: object) -> Spec:
+    """Exactly once, by the service's ids or by these columns, with a column for all there is."""
+    source = {**BESIDE, "schema": COLUMNS, **changes.pop("source", {})}
+    return spool.spec(
+        record_id=list(record_id or ["mid"]), guarantee="exactly_once", source=source, **changes
+    )
+
+
+def values(start: int, stop: int) -> list[bytes]:
+    return [json.dumps(event).encode() for event in events(start, stop)]
+
+
+# Attacks Q4.
+def test_a_message_is_its_value_and_what_is_beside_it(spool: Spool, ledger: Ledger) -> None:
+    """Each column has what its message has; of an attribute that comes twice the last one counts.
+    The audit, which reads the segment by itself, finds the same.
+    """
+    attributes = [
+        [("Event-Id", b"a"), ("Event-Id", b"b"), ("Raw", b"\xff\x00")],
+        [],
+        [("Other", b"x"), ("Event-Id", "ü".encode())],
+    ]
+    sent = [SENT, None, SENT + timedelta(microseconds=1)]
+    keys = ["k", None, ""]
+    spool.add([messages(values(0, 3), 7, attributes=attributes, published=sent, ordering_key=keys)])
+    spec = declared(spool)
+    run(ledger, spec, "r1")
+    found = sorted(settled(spec).rows, key=lambda row: row["n"])
+    assert [row["mid"] for row in found] == [f"{ADDRESS}#{n}" for n in (7, 8, 9)]
+    assert [row["sent"] for row in found] == sent
+    assert [row["okey"] for row in found] == keys
+    assert [row["event_id"] for row in found] == ["b", None, "ü"]
+    assert [row["raw"] for row in found] == [b"\xff\x00", None, None]
+    assert [[(e["key"], e["value"]) for e in row["every"]] for row in found] == attributes
+
+
+def test_what_is_no_record_is_a_dead_letter(spool: Spool, ledger: Ledger) -> None:
+    """Poison is set aside with its bytes as they came, and the others are taken: it was
+    acknowledged, so it never comes back.
+    """
+    bad = [b"", b"{", b'{"id": 1}\n{"id": 2}', b"\xff", b"[]", b"x" * 10]
+    good = values(0, 2)
+    attributes = [[("Event-Id", b"\xff")] if at == 7 else [] for at in range(8)]
+    spool.add([messages([good[0], *bad, good[1]], attributes=attributes)])
+    spec = declared(spool)
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert found.ids == ids(0, 1)
+    assert [raw for *_, raw in found.letters] == [*bad, good[1]]
+    assert [at for _, at, *_ in found.letters] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_line_breaks_within_a_value(spool: Spool, ledger: Ledger) -> None:
+    """JSON over several lines is one record."""
+    pretty = json.dumps(events(0, 1)[0], indent=1).encode()
+    spool.add([messages([pretty, *values(1, 3)])])
+    spec = declared(spool)
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 3)
+
+
+@pytest.mark.parametrize("value", ["csv", "bytes"])
+def test_other_values(value: str, spool: Spool, ledger: Ledger) -> None:
+    """The fields of CSV, and bytes as they are, empty ones too."""
+    texts = [b"e000000,0,2026-01-01T00:00:00Z", b"", b"a,b\nc", b"\x00\xff"]
+    spool.add([messages(texts)])
+    schema = {"mid": "string"} | ({"body": "binary"} if value == "bytes" else {})
+    schema |= {"id": "string", "n": "bigint", "at": "timestamp"} if value == "csv" else {}
+    spec = spool.spec(
+        guarantee="exactly_once", record_id=["mid"],
+        source={"value": value, "message_id": "mid", "schema": schema},
+    )  # fmt: skip
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    if value == "bytes":
+        assert sorted(row["body"] for row in found.rows) == sorted(texts)
+    else:
+        assert found.ids == ids(0, 1) and [raw for *_, raw in found.letters] == texts[1:]
+
+
+# Attacks Q4.
+def test_what_is_delivered_again_is_dropped(spool: Spool, ledger: Ledger) -> None:
+    """In one segment, in another of the same batch, and in a later batch."""
+    spool.add(in_groups(0, 20))
+    spool.add([*in_groups(10, 30), *in_groups(25, 35)])
+    spec = declared(spool)
+    run(ledger, spec, "r1")
+    spool.add(in_groups(0, 40))
+    run(ledger, spec, "r2")
+    found = settled(spec)
+    assert found.ids == ids(0, 40)
+    assert found.counts.duplicates_batch == 15 and found.counts.duplicates_catalog == 35
+
+
+# Attacks Q4.
+def test_equal_ids_of_other_queues_are_other_messages(spool: Spool, ledger: Ledger) -> None:
+    """A stream that was made anew counts from 1 again: nothing of it is taken for a repeat."""
+    spool.add(in_groups(0, 10))
+    spool.add([messages(values(50, 60))], address="nats:flights@2026-02-02T00:00:00Z")
+    spec = declared(spool)
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == [*ids(0, 10), *ids(50, 60)]
+
+
+def test_publishers_repeat_themselves(spool: Spool, ledger: Ledger) -> None:
+    """By what publishers set, two messages are one record, whatever ids the service gave them."""
+    named = [[("Event-Id", f"k{n // 2}".encode())] for n in range(10)]
+    spool.add([messages(values(0, 10), attributes=named)])
+    spec = declared(spool, "event_id")
+    run(ledger, spec, "r1")
+    assert len(settled(spec).rows) == 5
+
+
+def flip(path: Path, at: int) -> None:
+    """Change one byte."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+# Attacks Q3.
+@pytest.mark.parametrize("at", [3, 40, 600, -1, -40])
+def test_a_damaged_segment_is_refused_and_others_are_read(
+    at: int, spool: Spool, ledger: Ledger
+) -> None:
+    """Whichever byte was changed before a plan saw it: head, group, foot, end."""
+    flip(spool.add(in_groups(0, 10)), at)
+    spool.add(in_groups(10, 20))
+    spec = declared(spool, source={"on_refused": "warn"})
+    done = run(ledger, spec, "r1")
+    assert [r.reason for r in done.plan.refusals] == ["damaged"]
+    assert "backup" in done.plan.refusals[0].detail
+    assert settled(spec).ids == ids(10, 20)
+
+
+# Attacks S6, Q3.
+def test_what_is_changed_behind_the_plan_is_not_read(spool: Spool, ledger: Ledger) -> None:
+    """Every task proves the segment: one that was planned, and has other bytes, fails the batch."""
+    path = spool.add(in_groups(0, 10))
+    spec = declared(spool)
+    batch = plan(ledger, spec, "r1").batch
+    flip(path, 600)
+    with pytest.raises(ChangedError, match=f"semel abandon {batch.batch_id}"):
+        stage(ledger, spec, batch.batch_id, LocalEngine(), log=quiet)
+    flip(path, 600)
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 10)
+
+
+def test_segments_of_another_pipeline(spool: Spool, ledger: Ledger) -> None:
+    """They are refused, and the message says where they belong."""
+    path = spool.add(in_groups(0, 10), pipeline="others")
+    spool.add(in_groups(10, 20))
+    path.rename(spool.sealed / path.name)
+    spec = declared(spool, source={"on_refused": "warn"})
+    done = run(ledger, spec, "r1")
+    assert [r.reason for r in done.plan.refusals] == ["foreign"]
+    assert str(path.parent) in done.plan.refusals[0].detail
+    assert settled(spec).ids == ids(10, 20)
+
+
+def test_renamed_copied_moved_back(spool: Spool, ledger: Ledger) -> None:
+    """By its content a segment is known under any name; what a copy repeats is dropped."""
+    path = spool.add(in_groups(0, 10))
+    spec = declared(spool)
+    run(ledger, spec, "r1")
+    path = path.rename(path.with_name("other.seg"))
+    assert run(ledger, spec, "r2").plan.batch is None
+    path.with_name("copy.seg").write_bytes(path.read_bytes())
+    run(ledger, spec, "r3")
+    assert settled(spec).ids == ids(0, 10)
+    away = path.rename(spool.bench.folder / "away")
+    run(ledger, spec, "r4")
+    away.rename(path)
+    run(ledger, spec, "r5")
+    assert settled(spec).ids == ids(0, 10)
+
+
+# Attacks Q7.
+def test_the_spool_of_another_machine(spool: Spool, ledger: Ledger) -> None:
+    """No run is green on a spool that was made anew, be it empty or not, while what was read has to
+    be somewhere; following the advice, one run begins with it.
+    """
+    spool.add(in_groups(0, 10))
+    spec = declared(spool)
+    run(ledger, spec, "r1")
+    spool.lose()
+    for add in (lambda: None, lambda: spool.add(in_groups(10, 20))):
+        add()
+        with pytest.raises(SourceError, match="missing: no segment that was read is here"):
+            run(ledger, spec, "r2")
+    assert run(ledger, declared(spool, source={"on_refused": "warn"}), "r2").plan.batch
+    assert run(ledger, spec, "r3").plan.refusals == ()
+    assert settled(spec, audited=False).ids == ids(0, 20)
+
+
+# Attacks Q7.
+def test_a_spool_that_is_not_there(spool: Spool, ledger: Ledger) -> None:
+    """No run is green because the spool is on another machine, before and behind the first batch;
+    the message says what makes it.
+    """
+    spec = declared(spool)
+    away = spool.bench.folder / "away"
+    for number in range(2):
+        with pytest.raises(SourceError, match=f"missing.*semel receive {spec.name}"):
+            run(ledger, spec, f"r{number}a")
+        if away.exists():
+            away.rename(spool.spool)
+        spool.add(in_groups(10 * number, 10 * number + 10))
+        run(ledger, spec, f"r{number}b")
+        spool.spool.rename(away)
+
+
+def test_gaps_show_what_is_spooled(spool: Spool, ledger: Ledger) -> None:
+    """Before a plan, all that waits is shown: segments, and how many messages each has."""
+    spool.add(in_groups(0, 10))
+    spec = declared(spool)
+    run(ledger, spec, "r1")
+    spool.add(in_groups(10, 17))
+    found = [gap for gap in gaps(ledger, spec).gaps if gap.state is State.UNCLAIMED]
+    assert [(gap.start, gap.end) for gap in found] == [(0, 7)]
+
+
+def finalized(ledger: Ledger, hours: int) -> None:
+    """Let the clock of what is finalized go on."""
+    with ledger.engine.begin() as connection:
+        connection.execute(
+            sa.text(
+                "UPDATE semel.batch SET finalized_at = finalized_at - make_interval(hours => :n)"
+            ),
+            {"n": hours},
+        )
+
+
+def old(days: float) -> datetime:
+    return datetime.now(UTC) - timedelta(days=days)
+
+
+def collected(ledger: Ledger, spec: Spec) -> int:
+    done = collect(ledger, spec)
+    assert done is not None and not done.damaged and not done.files_moved
+    return done.spooled_removed
+
+
+# Attacks Q5.
+def test_a_segment_goes_when_all_of_it_is_final(spool: Spool, ledger: Ledger) -> None:
+    """Not while messages of it are unclaimed, planned or committed; not before keep_spool is over
+    since the last of them was finalized; then it goes, and what is left is proven.
+    """
+    spool.add(in_groups(0, 10), created=old(9))
+    spec = declared(spool, source={"keep_spool": "1 day"}, limits={"records_per_batch_max": 6})
+    assert collect(ledger, spec) is None
+    for number in (1, 2):
+        run(ledger, spec, f"r{number}")
+        assert collected(ledger, spec) == 0
+    finalized(ledger, hours=23)
+    assert collected(ledger, spec) == 0
+    finalized(ledger, hours=2)
+    assert collected(ledger, spec) == 1 and not os.listdir(spool.sealed)
+    assert run(ledger, spec, "r3").plan.batch is None and collected(ledger, spec) == 0
+    spool.add(in_groups(10, 20))
+    run(ledger, spec, "r4")
+    with pytest.raises(SemelError, match="source.keep_spool, 1 day, is over"):
+        replayed(ledger, spec, 1, "x")
+    verdict = audit(spec)
+    assert verdict.ok and any("source.keep_spool is over" in note for note in verdict.notes)
+
+
+# Attacks Q5.
+def test_a_segment_that_went_too_early(spool: Spool, ledger: Ledger) -> None:
+    """The audit does not take what somebody removed for what collect removed."""
+    path = spool.add(in_groups(0, 10))
+    spec = declared(spool)
+    run(ledger, spec, "r1")
+    path.unlink()
+    verdict = audit(spec)
+    assert not verdict.ok and path.name in str(verdict)
+
+
+# Attacks Q1, Q2.
+def test_a_plan_seals_what_a_dead_receiver_left(spool: Spool, ledger: Ledger) -> None:
+    """What was appended may have been acknowledged: all of it is read, and of a torn group behind
+    it nothing. The part of a receiver that lives is left to it.
+    """
+    spool.add(in_groups(0, 5))
+    folder = spool.sealed.with_name("open")
+    dead, alive = (Part.create(folder, "events", ADDRESS, datetime.now(UTC)) for _ in range(2))
+    for group in in_groups(5, 15):
+        dead.append(group)
+    dead.close()
+    with dead.path.open("ab") as file:
+        file.write(b"SQG1 torn")
+    (group,) = in_groups(15, 20)
+    alive.append(group)
+    spec = declared(spool)
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 15)
+    alive.seal(spool.sealed)
+    run(ledger, spec, "r2")
+    assert settled(spec).ids == ids(0, 20)
+
+
+def of_nats(spool: Spool, nats: Nats, stream: str, *record_id: str, **changes: object) -> Spec:
+    """The same of a real stream."""
+    source = {"servers": nats.servers, "stream": stream, **changes.pop("source", {})}
+    return declared(spool, *record_id, source=source, **changes)
+
+
+# Attacks Q6.
+def test_check_asks_the_queue(spool: Spool, nats: Nats) -> None:
+    """A horizon that is shorter than the queue's retention and a day is refused, with the one that
+    will do, and so is a queue that keeps messages for ever; else the queue is told.
+    """
+    stream = nats.stream(max_age=6 * 86_400)
+    nats.publish(stream, values(0, 3))
+    short = of_nats(spool, nats, stream, dedup={"horizon": "6 days"})
+    with pytest.raises(SourceError, match="keeps messages for 6 days") as refused:
+        open_source(short).service(short.dedup.horizon)
+    wanted = str(refused.value).partition("Declare at least ")[2]
+    right = of_nats(spool, nats, stream, dedup={"horizon": wanted})
+    assert right.dedup.horizon == timedelta(days=7)
+    told = open_source(right).service(right.dedup.horizon)
+    assert f"nats:{stream}@" in told and "3 messages" in told
+    ever = of_nats(spool, nats, nats.stream())
+    with pytest.raises(SourceError, match="for ever"):
+        open_source(ever).service(ever.dedup.horizon)
+
+
+# Attacks Q4.
+def test_from_a_stream_to_the_output(spool: Spool, nats: Nats, ledger: Ledger) -> None:
+    """Received, planned, staged and finalized: each record once, also of a stream that was deleted
+    and made anew, whose messages have the same numbers.
+    """
+    stream = nats.stream()
+    spec = of_nats(spool, nats, stream)
+    for round in range(2):
+        start = 10 * round
+        nats.publish(stream, [(v, {"Event-Id": "é"}) for v in values(start, start + 10)])
+        received = spec.source.receive(spec.name, Until(idle=timedelta(seconds=1)), quiet)
+        assert received.messages == 10
+        run(ledger, spec, f"r{round}")
+        nats.delete(stream)
+        nats.stream(stream)
+    found = settled(spec)
+    assert found.ids == ids(0, 20)
+    assert {row["event_id"] for row in found.rows} == {"é"}
+
+
+def test_repeats_and_what_only_a_filter_takes_for_one(
+    spool: Spool, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of r1 to r9, r1, r4 and r6 were delivered before: the catalog drops them. The Bloom filters
+    take r8 for known too, here by a filter that takes every id for known: the catalog's chunks
+    deny that, and it is written.
+    """
+    before = [messages(values(n, n + 1), n) for n in (1, 4, 6)]
+    spool.add(before)
+    spec = declared(spool, dedup={"shards": 1})
+    run(ledger, spec, "r1")
+    asked = []
+
+    def all_known(self: Filter, h1: np.ndarray) -> np.ndarray:
+        asked.append(len(h1))
+        return np.ones(len(h1), bool)
+
+    monkeypatch.setattr(Filter, "probe", all_known)
+    spool.add([messages(values(1, 10), 1)])
+    run(ledger, spec, "r2")
+    found = settled(spec)
+    assert sum(asked) >= 9, "no filter was asked"
+    assert found.ids == ids(1, 10) and found.counts.duplicates_catalog == 3
+
+
+def test_letters_and_find_show_the_message(
+    spool: Spool, ledger: Ledger, capsys: pytest.CaptureFixture
+) -> None:
+    """Who looks for a message by its id finds its place in the output; a dead letter is shown with
+    its segment and its number.
+    """
+    path = spool.add([messages([*values(0, 2), b"poison"])])
+    spec = declared(spool)
+    run(ledger, spec, "r1")
+    assert main(["find", spec.name, f"{ADDRESS}#2"]) == 0
+    assert "batch 1" in capsys.readouterr().out
+    assert main(["letters", spec.name]) == 0
+    told = capsys.readouterr().out
+    assert path.name in told and "poison" in told
+
+
+WRONG = {
+    "no record_id": ({"record_id": None}, "record_id: is missing: a queue delivers"),
+    "interval": ({"source": {"select": "interval"}}, "source.select: must be arrival"),
+    "bucket": (
+        {"record_id": ["event_id"], "record_time": "sent", "dedup": {"scope": "bucket"}},
+        "bucket does not go with record_time: sent",
+    ),
+    "no string": ({"source": {"message_id": "n"}}, "source.message_id: 'n' is bigint"),
+    "twice": ({"source": {"ordering_key": "mid"}}, "is filled by two of message_id"),
+    "elsewhere": ({"source": {"spool": "/etc"}}, "source.spool"),
+    "a login": ({"source": {"servers": "nats://me:secret@h:1"}}, "source.servers"),
+    "two ways": ({"source": {"connection": "c"}}, "either connection or servers"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_declarations_that_are_refused(case: str, bench: Workbench) -> None:
+    """The key and the reason are told, and nothing that is secret."""
+    changes, why = WRONG[case]
+    source = {
+        "type": "nats", "servers": "nats://127.0.0.1:4222", "stream": "s", "consumer": "c",
+        "spool": "spool", "value": "json", "schema": COLUMNS, **BESIDE,
+        **changes.get("source", {}),
+    }  # fmt: skip
+    with pytest.raises(SpecError, match=re.escape(why)) as refused:
+        bench.spec(**{"record_id": ["mid"], **changes, "source": source})
+    assert "secret" not in str(refused.value)
+
+
+def test_the_advice_for_a_queue_without_ids(bench: Workbench) -> None:
+    """The lines that the message says make a declaration."""
+    source = {
+        "type": "nats", "servers": "nats://127.0.0.1:4222", "stream": "s", "consumer": "c",
+        "spool": "spool", "value": "json", "schema": {"a": "int"},
+    }  # fmt: skip
+    told = "source.message_id: message_id, in the schema message_id: string, and record_id: ["
+    with pytest.raises(SpecError, match=re.escape(told)):
+        bench.spec(record_id=None, source=source)
+    source |= {"message_id": "message_id", "schema": {"a": "int", "message_id": "string"}}
+    assert bench.spec(record_id=["message_id"], source=source).record_id == ("message_id",)
