@@ -29,7 +29,7 @@ POINTS = (
     "after_cut", "after_sync", "before_seal", "after_create", "after_rename", "before_create",
 )  # fmt: skip
 """Every second receiver dies at one of these, in its second group or at once. Kills alone fall
-where most of the time is spent, in pulls, and would miss an acknowledgement that comes too early."""
+where most of the time is spent, in pulls, and would miss an acknowledgement that is too early."""
 
 RETRIED = 20
 """A publisher repeats each message of so many: under another message id."""

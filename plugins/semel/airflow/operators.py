@@ -159,7 +159,7 @@ class VerbOperator(BaseOperator):
 
 
 class ReceiveOperator(VerbOperator):
-    """receive: what the pipeline's queue has goes into its spool. A run of replays receives nothing.
+    """receive: put what a queue has into the spool. A run of replays receives nothing.
 
     Several may go on at once. When the task is killed, what it has not acknowledged comes again.
     """

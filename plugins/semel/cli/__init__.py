@@ -136,7 +136,7 @@ def _doing(words: list[str]) -> Doing:
 
 
 def _meant(words: list[str], error: SemelError) -> list[str]:
-    """The command line with the name of a pipeline that there is, where it is like the given one."""
+    """The command line with the name of a pipeline that there is, if one is like the given one."""
     from semel.pipeline import UnknownPipelineError
 
     if not isinstance(error, UnknownPipelineError) or error.meant is None:
