@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fix_receive import heard, line  # noqa: F401
 from fix_scene import SINKS, scene  # noqa: F401
 from fixtures.batches.faults import children, forks  # noqa: F401
 from fixtures.kafka.broker import Kafka

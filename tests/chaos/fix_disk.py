@@ -28,7 +28,6 @@ class Disk:
             (os, "rename", self._rename),
             (os, "unlink", self._unlink),
             (os, "fsync", self._fsync),
-            (os, "fdatasync", self._fsync),
         ):
             patch.setattr(module, name, _around(getattr(module, name), watched))
 

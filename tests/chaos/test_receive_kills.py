@@ -1,135 +1,148 @@
-"""Receivers of real services that are killed lose nothing that they acknowledged."""
+"""Receivers that die, and acknowledgements that fail: nothing lost, repeats only."""
 
-import itertools
-import json
-import os
-import subprocess
-import sys
-import time
-from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from itertools import product
 
 import pytest
 
-from fixtures.queue.sqs import CONNECTION
-from fixtures.wait import wait_for
-from semel.failpoints import EXIT_CODE
-from semel.sources.queue.segment import read_foot, read_groups
-from semel.sources.queue.spool import Spool
+from fix_receive import Line
+from fixtures.batches.account import ids, run, settled
+from fixtures.batches.faults import Children
+from fixtures.batches.workbench import Workbench
+from fixtures.queue.nats import Wire
+from semel import failpoints
+from semel.errors import UnavailableError
+from semel.ledger import Ledger
 
-TESTS = Path(__file__).resolve().parents[1]
-DEADLINES = {"sqs": 3, "pubsub": 10, "nats": 3}
-"""Seconds; the shortest that the service takes, or that a receiver can hold."""
-
-OF_GROUPS = ("before_append", "before_ack", "before_sync", "torn_append", "after_ack", "after_sync")
-POINTS = (
-    "before_append", "before_ack", "before_sync", "torn_append", "before_cut", "after_ack",
-    "after_cut", "after_sync", "before_seal", "after_create", "after_rename", "before_create",
+RECEIVER = (
+    "before_create", "after_create", "before_append:2", "torn_append:2", "before_sync:2",
+    "after_sync:2", "before_ack:2", "after_ack:2", "before_seal", "after_rename",
 )  # fmt: skip
-"""Every second receiver dies at one of these, in its second group or at once. Kills alone fall
-where most of the time is spent, in pulls, and would miss an acknowledgement that is too early."""
+"""Where a receiver dies; in its second group, so that it has acknowledged the first."""
 
-RETRIED = 20
-"""A publisher repeats each message of so many: under another message id."""
+RECOVERER = ("before_cut", "after_cut", "before_seal", "after_rename")
+LEFT = ("after_create", "torn_append:2", "after_ack:2")
+"""What it finds: no group, a torn one, and whole ones without a foot."""
 
+PASSED_BY_NOBODY = {("after_create", "before_seal"), ("after_create", "after_rename")}
+"""A part without a group is removed."""
 
-class Receivers:
-    """Receivers of one queue into one spool, one after the other."""
+CASES = [
+    *((death,) for death in RECEIVER),
+    *(pair for pair in product(LEFT, RECOVERER) if pair not in PASSED_BY_NOBODY),
+]
 
-    def __init__(self, kind: str, queue: str, folder: Path) -> None:
-        self.folder, self.spool = folder, Spool(folder / "spool")
-        self._words = [kind, queue, str(self.spool.path), str(DEADLINES[kind] + 3)]
-
-    def start(self, fault: str = "") -> subprocess.Popen:
-        program = [sys.executable, "-m", "fixtures.queue.receiver", *self._words]
-        variables = {"AIRFLOW_CONN_AWS_TESTS": json.dumps(CONNECTION), "SEMEL_FAULTS": fault}
-        with open(self.folder / "log", "ab") as log:
-            return subprocess.Popen(
-                program, cwd=TESTS, env=os.environ | variables, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log,
-            )  # fmt: skip
-
-    def written(self) -> int:
-        """Bytes of all segments, sealed and open."""
-        files = [*self.spool.path.rglob("*.part"), *self.spool.path.rglob("*.seg")]
-        found = 0
-        for file in files:
-            try:
-                found += file.stat().st_size
-            except FileNotFoundError:  # It was sealed just now.
-                continue
-        return found
-
-    def kill_when_written(self, size: int) -> None:
-        """Start one, and kill it as soon as it has written so many bytes."""
-        before, started = self.written(), self.start()
-        try:
-            wait_for(
-                lambda: self.written() - before >= size or started.poll() is not None,
-                "a receiver that writes", 120, 0.005,
-            )  # fmt: skip
-        finally:
-            started.kill()
-            started.wait(30)
-
-    def die_at(self, point: str) -> None:
-        """Start one that dies there."""
-        started = self.start(f"receive.{point}:exit:{2 if point in OF_GROUPS else 1}")
-        assert started.wait(120) == EXIT_CODE, (self.folder / "log").read_text()[-3000:]
-
-    def finish(self) -> None:
-        """Let one end by itself: nothing came for longer than the deadline of what was held."""
-        started = self.start()
-        assert started.wait(600) == 0, (self.folder / "log").read_text()[-3000:]
-
-    def messages(self) -> Iterator[tuple[str, bytes]]:
-        """Message ids and values of all that is sealed; nothing else is left."""
-        assert not list(self.spool.path.rglob("*.part"))
-        for path in sorted(self.spool.path.rglob("*.seg")):
-            foot = read_foot(path)
-            for _, batch in read_groups(path, foot, 0, foot.messages):
-                ids, values = batch.column("message_id"), batch.column("value")
-                yield from zip(ids.to_pylist(), values.to_pylist(), strict=True)
+LONG = [case for case in CASES if len(case) > 1 and case[0] != LEFT[1]]
 
 
+def test_each_point_has_a_case() -> None:
+    """No point of receive is left out."""
+    tried = {death.partition(":")[0] for case in CASES for death in case}
+    points = {name.removeprefix("receive.") for name in failpoints.points() if "receive." in name}
+    assert tried == points
+
+
+# Attacks Q1, Q2.
 @pytest.mark.parametrize(
-    ("kind", "total", "kills"),
+    "deaths",
     [
-        ("sqs", 1_500, 3),
-        pytest.param("pubsub", 20_000, 3, marks=pytest.mark.rest),
-        pytest.param("sqs", 20_000, 15, marks=[pytest.mark.proof, pytest.mark.timeout(900)]),
-        pytest.param("pubsub", 200_000, 25, marks=[pytest.mark.proof, pytest.mark.timeout(900)]),
+        pytest.param(case, id="-".join(case), marks=pytest.mark.proof if case in LONG else ())
+        for case in CASES
     ],
 )
-def test_killed_receivers_lose_nothing(
-    kind: str, total: int, kills: int, tmp_path: Path, request: pytest.FixtureRequest
+def test_a_receiver_that_dies_loses_nothing(
+    line: Line, ledger: Ledger, children: Children, deaths: tuple[str, ...]
 ) -> None:
-    """Whatever the service was told is in the spool, though receivers were killed while they wrote:
-    each published event is there, each message id has one value, and nothing is there that nobody
-    published. What is there twice has the id of a message that was not acknowledged. It waits for
-    deadlines of real services: only they deliver again what a dead receiver held."""
-    server: Any = request.getfixturevalue(kind)
-    queue = server.queue(DEADLINES[kind])
-    events = [json.dumps({"event": n, "pad": "x" * 200}).encode() for n in range(total)]
-    published = events + events[::RETRIED]
-    server.send(queue, published)
-    receivers = Receivers(kind, queue, tmp_path)
-    began = time.monotonic()
-    points = itertools.cycle(POINTS)
-    for number in range(kills):
-        if number % 2:
-            receivers.kill_when_written(len(published) * 30 // kills)
-        else:
-            receivers.die_at(next(points))
-    receivers.finish()
-    found = list(receivers.messages())
-    values = dict(found)
-    assert set(values.values()) == set(events)
-    assert set(found) == set(values.items()), "a message id has two values"
-    assert Counter(values.values()) == Counter(published), "a message is lost, or made up"
-    print(
-        f"{kind}: {len(published)} messages, {kills} kills, {len(found) - len(values)} delivered "
-        f"again into the spool, {time.monotonic() - began:.1f} s"
-    )
+    """A receiver dies, and the one that would seal what it left dies too. A batch in between and
+    another receive: each message is there once. It waits until the server delivers again what the
+    dead held, which no cheaper test shows."""
+    line.publish(0, 250)
+    for death in deaths:
+        point, _, nth = death.partition(":")
+        child = children.start("receiving", f"receive.{point}:exit:{nth or 1}")
+        assert child.ended() == (failpoints.EXIT_CODE, None)
+    run(ledger, line.spec, "r1")
+    assert not line.spool.parts()
+    line.drain()
+    run(ledger, line.spec, "r2")
+    assert settled(line.spec).ids == ids(0, 250)
+
+
+# Attacks Q2.
+@pytest.mark.rest
+def test_many_recover_at_once(line: Line, ledger: Ledger, children: Children) -> None:
+    """Those who find a dead receiver's part at the same time, one of them held up in it: one of
+    them seals it, and a receiver that lives is let alone."""
+    line.publish(0, 250)
+    assert children.start("receiving", "receive.torn_append:exit:2").ended()[0]
+    (torn,) = line.spool.parts()
+    first = children.start("receiving", "receive.after_cut:pause")
+    held = first.paused("receive.after_cut")
+    line.receive()
+    assert line.spool.parts() == [torn]
+    held.unlink()
+    assert first.ended() == (0, None)
+    living = children.start("receiving", "receive.after_ack:pause")
+    line.publish(250, 300)
+    held = living.paused("receive.after_ack")
+    (part,) = line.spool.parts()
+    run(ledger, line.spec, "r1")
+    assert line.spool.parts() == [part]
+    held.unlink()
+    assert living.ended() == (0, None)
+    line.drain()
+    run(ledger, line.spec, "r2")
+    assert settled(line.spec).ids == ids(0, 300)
+
+
+@pytest.mark.parametrize("what", ["request", "reply"])
+def test_a_lost_acknowledgement_is_a_repeat(
+    line: Line, ledger: Ledger, bench: Workbench, what: str
+) -> None:
+    """The wire is cut as an acknowledgement is sent, or before its reply comes: the same receive
+    goes on, says how many it does not know of, and each message is there once."""
+    line.publish(0, 250)
+    with Wire(line.nats.servers) as wire:
+        line.spec = line.through(bench, wire.dsn)
+        wire.cut(what)
+        done = line.receive()
+        assert wire.cuts == 1
+        assert done.unacknowledged == 250
+        assert line.nats.unacknowledged(line.stream) == (0, 0)
+    again = 250 if what == "request" else 0
+    assert (done.messages, done.redelivered) == (250 + again, again)
+    run(ledger, line.spec, "r1")
+    assert settled(line.spec).ids == ids(0, 250)
+    assert settled(line.spec).counts.duplicates_batch == again
+
+
+@pytest.mark.rest
+def test_a_late_acknowledgement_is_a_repeat(
+    line: Line, ledger: Ledger, children: Children
+) -> None:
+    """A receiver sleeps before it acknowledges, until another one has received the same: both have
+    them, and each is there once. The server must deliver again, so this takes seconds."""
+    line.publish(0, 250)
+    late = children.start("receiving", "receive.before_ack:pause", None, 250)
+    held = late.paused("receive.before_ack")
+    assert line.receive(idle=30, messages=250).redelivered == 250
+    held.unlink()
+    assert late.ended() == (0, None)
+    assert set(line.spooled().values()) == {2}
+    run(ledger, line.spec, "r1")
+    assert settled(line.spec).ids == ids(0, 250)
+
+
+@pytest.mark.rest
+def test_a_server_that_dies_before_an_acknowledgement(line: Line, ledger: Ledger) -> None:
+    """What is spooled is sealed, the error counts it, and each message is there once when the
+    server is back."""
+    line.publish(0, 250)
+    with failpoints.armed("receive.before_ack", line.nats.kill) as died:
+        with pytest.raises(UnavailableError, match=r"Before that: 250 messages.*1 segment"):
+            line.receive()
+    assert died.hit
+    assert line.spooled().total() == 250
+    line.nats.start()
+    line.drain()
+    run(ledger, line.spec, "r1")
+    assert settled(line.spec).ids == ids(0, 250)

@@ -234,18 +234,25 @@ ASIDE = 'path.with_name(f"b99999999.json")'
 
 # fmt: off - a row is a line, or two.
 OF_SECONDS: dict[str, Removal] = {
+    "a group is synced before it is acknowledged": code(
+        "sources.queue.segment:Part.append", "os.fdatasync(self._file.fileno())", new="None"
+    ),
+    "a part's name is synced before it is written to":
+        code("sources.queue.segment:Part.create", "sync_folder(folder)", new="None"),
+    "a group that was not synced is not acknowledged":
+        code("sources.queue.receive:_Receiver._settle", "future.result()", new="None"),
+    "a sync that failed is not tried again":
+        code("sources.queue.segment:Part._once_broken", "self._broken:", new="False:"),
+    "a part is cut behind its last whole group":
+        code("sources.queue.segment:recover", "file.truncate(end)", new="None"),
+    "a whole group behind damage is no tear": gives("sources.queue.segment:_whole_behind"),
+    "a part is sealed by who holds its lock": gives("sources.queue.segment:hold", True),
     "a plan seals what a dead receiver left": code(
         "sources.queue.source:Segments.discover", "self.spool.recover(lambda _: None).damaged",
         new="{}",
     ),
     "a segment's bytes are proven before it is claimed":
         gives("sources.queue.source:_is_whole", True),
-    "what is acknowledged was synced": code(
-        "sources.queue.segment:Part.append", "os.fdatasync(self._file.fileno())", new="pass"
-    ),
-    "the name of a part is durable": code(
-        "sources.queue.segment:Part.create", "sync_folder(folder)", new="pass"
-    ),
     "the id has the queue's address": code(
         "sources.queue.records:_beside", "address, ids", new="'', ids"
     ),

@@ -2,7 +2,6 @@
 
 import os
 import pwd
-import resource
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 
 from fixtures.batches.account import committed, ids, quiet, refusals, run, settled
 from fixtures.batches.workbench import Workbench, events
+from fixtures.files.full_disk import file_size_max
 from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.errors import RetryableError, SourceError
@@ -141,17 +141,6 @@ def test_a_sink_that_turns_read_only_after_commit(shared: Workbench, ledger: Led
             folder.chmod(0o755)
         finalize(ledger, spec, batch)
         assert settled(spec).ids == ids(0, 10)
-
-
-@contextmanager
-def file_size_max(size: int) -> Iterator[None]:
-    """No file grows beyond `size` bytes: writes fail as on a full disk, in their middle."""
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
 @pytest.mark.parametrize("by_position", [False, True])

@@ -41,7 +41,7 @@ def _nats(server: Any) -> Any:
     )  # fmt: skip
 
 
-@pytest.fixture(params=["sqs", "pubsub", "nats"])
+@pytest.fixture(params=["nats", "sqs", pytest.param("pubsub", marks=pytest.mark.rest)])
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -258,6 +258,7 @@ def test_a_service_that_hangs(server: Any, opened: Any) -> None:
     assert time.monotonic() - asked < 15
 
 
+@pytest.mark.rest
 def test_a_deleted_topic_is_no_address(pubsub: Any) -> None:
     """A subscription whose topic was deleted is refused: its messages' ids are of no topic."""
     name = pubsub.queue()
@@ -270,6 +271,15 @@ def test_a_queue_that_holds_nothing_is_refused(sqs: Any) -> None:
     """With a VisibilityTimeout of 0 each message comes again before it is stored."""
     with sqs.opened(sqs.queue(0)) as queue, pytest.raises(TerminalError, match="30 seconds"):
         queue.about()
+
+
+def test_a_consumer_that_gives_up_is_refused(request: pytest.FixtureRequest) -> None:
+    """One that delivers a message only so often would keep it from receivers that come later."""
+    server = request.getfixturevalue("nats")
+    stream = server.stream(deliveries=5)
+    with _nats(server).opened(stream) as queue, pytest.raises(TerminalError, match="at most 5 times") as refused:
+        queue.about()
+    assert refused.value.next == f"nats consumer edit {stream} semel --max-deliver -1 --force"
 
 
 def test_credentials_that_expire_are_renewed(

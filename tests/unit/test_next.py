@@ -20,7 +20,7 @@ SOURCES = sorted((ROOT / "plugins" / "semel").rglob("*.py"))
 
 IN_AIRFLOW = ("clear the ", "load the page of ", "trigger the DAG again")
 IN_AIRFLOW += ("start the backfill again", "nothing, Airflow")
-IN_A_SHELL = ("pip install ", "mkdir -p ")
+IN_A_SHELL = ("pip install ", "mkdir -p ", "nats consumer ")
 
 FILLED = {
     "batch": "17", "root": "17", "number": "17", "['replay']": "17", "today": "2026-11-22",

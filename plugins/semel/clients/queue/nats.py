@@ -205,8 +205,8 @@ class _Nats(Queue):
         """What JetStream's API answers; {} where there is no such thing."""
         client = await self._connected()
         data = json.dumps(request).encode() if request else b""
-        answer = await client.request(f"$JS.API.{what}", data, timeout=ANSWER_SECONDS)
-        found = json.loads(answer.data)
+        asked = client.request(f"$JS.API.{what}", data, timeout=ANSWER_SECONDS)
+        found = json.loads((await self._answered(client, asked)).data)
         if error := found.get("error"):
             if error.get("code") == 404:
                 return {}
@@ -237,6 +237,13 @@ class _Nats(Queue):
                 f"the consumer {self.consumer!r} of {self._where} is none that is pulled from, "
                 "with explicit acknowledgements; name another one, which is made by", next=made,
             )
+        if config.get("max_deliver", -1) > 0:
+            raise TerminalError(
+                f"the consumer {self.consumer!r} of {self._where} delivers a message at most "
+                f"{config['max_deliver']} times: one that receivers pulled and died with so often "
+                "would never come",
+                next=f"nats consumer edit {self.stream} {self.consumer} --max-deliver -1 --force",
+            )
         self._created = stream["created"]
         self._bounds = {
             "batch": config.get("max_batch") or 1 << 30,
@@ -262,6 +269,18 @@ class _Nats(Queue):
             return None
         now, then = stream.get("ts"), found["message"]["time"]
         return (_time(now) - _time(then)).total_seconds() if now else None
+
+    async def _answered(self, client: "Client", work: Coroutine[Any, Any, T]) -> T:
+        """What comes of it, or at once that the connection was lost, which the client tells nobody
+        who waits."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({task}, timeout=0.5))[0]:
+                if not client.is_connected:
+                    raise UnavailableError(f"{self._where}: the connection was lost")
+            return task.result()
+        finally:
+            task.cancel()
 
     async def _unchanged(self) -> None:
         """UnavailableError: the stream is not the one that `about` has told of."""
@@ -340,7 +359,7 @@ class _Nats(Queue):
             raise UnavailableError(f"{self._where}: the connection was lost")
         for handle in handles:
             await client.publish(handle, what)
-        await client.flush(ANSWER_SECONDS)
+        await self._answered(client, client.flush(ANSWER_SECONDS))
 
     async def _end(self) -> None:
         if self._client is not None:

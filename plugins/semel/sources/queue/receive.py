@@ -56,7 +56,7 @@ PROGRESS_SECONDS = 10
 class Bounds:
     """When a receive ends, at the first of these. Of each None: never.
 
-    `idle`: seconds without a message. `size`: bytes of values.
+    `idle`: seconds of asking without a message. `size`: bytes of values.
     """
 
     idle: float | None = None
@@ -155,7 +155,7 @@ class _Receiver:
         self.part: Part | None = None
         self.part_began = 0.0
         self.taken = self.size = self.fails = 0
-        self.failing_since = 0.0
+        self.failing_since = self.idle = 0.0
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="append")
 
     def __enter__(self) -> "_Receiver":
@@ -169,7 +169,7 @@ class _Receiver:
     def run(self) -> Received:
         """Receive, as the bounds say."""
         self.about = self.queue.about()
-        self.began = self.last = self.told = time.monotonic()
+        self.began = self.told = time.monotonic()
         try:
             self._run()
         except OSError as error:
@@ -202,7 +202,7 @@ class _Receiver:
             self.log(f"received {count(self.taken, 'message')} so far")
         return (
             self.stop.is_set()
-            or (bounds.idle is not None and now - self.last >= bounds.idle)
+            or (bounds.idle is not None and self.idle >= bounds.idle)
             or (bounds.seconds is not None and now - self.began >= bounds.seconds)
             or (bounds.messages is not None and self.taken >= bounds.messages)
             or (bounds.size is not None and self.size >= bounds.size)
@@ -224,8 +224,10 @@ class _Receiver:
             self._failed(error)
             return
         self.fails = 0
+        # A slow disk or acknowledgement is no idle time: messages may wait meanwhile.
+        self.idle += time.monotonic() - now
         if len(found):
-            self.last = time.monotonic()
+            self.idle = 0.0
             self.taken += len(found)
             self.size += sum(map(len, found.values))
             filling.add(found, now)
