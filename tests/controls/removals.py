@@ -247,6 +247,9 @@ OF_SECONDS: dict[str, Removal] = {
         code("sources.queue.segment:recover", "file.truncate(end)", new="None"),
     "a whole group behind damage is no tear": gives("sources.queue.segment:_whole_behind"),
     "a part is sealed by who holds its lock": gives("sources.queue.segment:hold", True),
+    "the last group is written once more": code(
+        "sources.queue.segment:recover", "if last is not None:", new="if False:"
+    ),
     "a plan seals what a dead receiver left": code(
         "sources.queue.source:Segments.discover", "self.spool.recover(lambda _: None).damaged",
         new="{}",

@@ -1,6 +1,5 @@
 """Segments: what a receiver that died left is cut behind its last whole group, never elsewhere."""
 
-import errno
 import io
 import os
 import shutil
@@ -13,7 +12,7 @@ import pytest
 
 from semel import failpoints
 from semel.clients.queue import Pulled
-from semel.errors import CorruptionError, UnavailableError
+from semel.errors import UnavailableError
 from semel.sources.queue import segment
 from semel.sources.queue.receive import batch_of
 from semel.sources.queue.segment import Part, read_foot, read_groups, read_head, recover
@@ -92,58 +91,6 @@ def test_a_segment_has_what_was_appended(spool: Spool) -> None:
     assert second.column("value").to_pylist() == [b"three"]
 
 
-# Attacks Q2.
-@pytest.mark.usefixtures("undurable")
-def test_each_torn_end_is_cut(spool: Spool) -> None:
-    """Wherever a file of two groups ends, within its foot too, its whole groups are sealed: no
-    message more, none less; and a part without one is removed. Here some 300 ends are tried.
-    """
-    part = begun(spool, [[b"one"]])
-    ends = [part.end]
-    part.append(batch_of(pulled([b"two"], 1)))
-    ends.append(part.end)
-    data = part.seal(spool.sealed).read_bytes()
-    edges = {edge + d for edge in (0, *ends, len(data)) for d in (-9, -8, -1, 0, 1, 23, 24)}
-    for length in sorted(edges & {*range(len(data) + 1)} | {*range(0, len(data), 7)}):
-        path = spool.open / "x.part"
-        path.write_bytes(data[:length])
-        sealed = recover(path, spool.sealed)
-        assert not path.exists()
-        whole = sum(end <= length for end in ends)
-        assert (values(sealed) if sealed else []) == [b"one", b"two"][:whole], length
-        if whole == 2:
-            assert sealed.read_bytes() == data  # As the receiver would have sealed it.
-
-
-# Attacks Q2.
-def test_a_torn_end_of_zeros_is_cut(spool: Spool) -> None:
-    """A file system that grew a file and lost its blocks leaves zeros: they are no group."""
-    path = left(spool, [[b"one"], [b"two"]])
-    with open(path, "r+b") as file:
-        file.truncate(os.path.getsize(path) - 40)
-        file.truncate(os.path.getsize(path) + 4096)
-    assert values(recover(path, spool.sealed)) == [b"one"]
-
-
-# Attacks Q2.
-def test_damage_is_no_torn_end(spool: Spool) -> None:
-    """With a byte changed before the last group, the part is refused and left as it is: behind
-    it lie acknowledged messages.
-    """
-    part = begun(spool, [[b"one"]])
-    end = part.end
-    part.append(batch_of(pulled([b"two"], 1)))
-    part.close()
-    data = part.path.read_bytes()
-    for at in {*range(24), *range(24, end, 5)}:
-        changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-        part.path.write_bytes(changed)
-        with pytest.raises(CorruptionError, match="whole frame begins at byte"):
-            recover(part.path, spool.sealed)
-        assert part.path.read_bytes() == changed, at
-    assert list(spool.sealed.iterdir()) == []
-
-
 def test_a_damaged_part_stops_no_other(spool: Spool) -> None:
     """It is told, with its path, and the parts beside it are sealed."""
     damaged = left(spool, [[b"one"], [b"two"]])
@@ -156,27 +103,6 @@ def test_a_damaged_part_stops_no_other(spool: Spool) -> None:
     assert [*found.damaged] == [damaged] == spool.parts()
     assert len(found.sealed) == len(whole)
     assert any(line.startswith("refused: ") and str(damaged) in line for line in told)
-
-
-def test_a_segment_within_a_message_is_no_damage(spool: Spool) -> None:
-    """Who sends a segment as a message, and is torn there, stops nothing: its frames are those of
-    another place.
-    """
-    inner = begun(spool, [[b"two"]]).seal(spool.sealed).read_bytes()
-    path = left(spool, [[b"one"]])
-    end = os.path.getsize(path)
-    torn = segment.framed(segment.GROUP, 1, b"head" + inner + b"end", end)[:-1]
-    path.write_bytes(path.read_bytes() + torn)
-    assert values(recover(path, spool.sealed)) == [b"one"]
-
-
-# Attacks Q2.
-def test_a_living_receiver_s_part_is_left_alone(spool: Spool) -> None:
-    """Who holds its lock goes on with it; sealed, it has all."""
-    part = begun(spool, [[b"one"]])
-    assert recover(part.path, spool.sealed) is None
-    part.append(batch_of(pulled([b"two"], 1)))
-    assert values(part.seal(spool.sealed)) == [b"one", b"two"]
 
 
 @pytest.mark.usefixtures("undurable")
@@ -242,34 +168,6 @@ def test_a_recoverer_dies(spool: Spool, step: str, torn: bool) -> None:
     [found] = spool.sealed.iterdir()
     assert values(found) == [b"one", b"two"] + [b"three"] * (not torn)
     assert spool.parts() == []
-
-
-# Attacks Q1.
-@pytest.mark.parametrize("call", ["fdatasync", "fsync"])
-def test_nothing_follows_a_failed_sync(
-    spool: Spool, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    """The page cache may say of what failed that all is well: neither append nor seal goes on."""
-    part = begun(spool, [[b"one"]])
-
-    def fails(handle: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, call, fails)
-        with pytest.raises(OSError, match="Input/output"):
-            if call == "fsync":
-                part.seal(spool.sealed)
-            else:
-                part.append(batch_of(pulled([b"two"], 1)))
-    size = os.path.getsize(part.path)
-    with pytest.raises(OSError, match="an earlier write failed"):
-        part.append(batch_of(pulled([b"three"], 2)))
-    with pytest.raises(OSError, match="an earlier write failed"):
-        part.seal(spool.sealed)
-    assert os.path.getsize(part.path) == size
-    part.close()
-    assert values(recover(part.path, spool.sealed))[0] == b"one"
 
 
 class Writes(io.FileIO):
