@@ -28,6 +28,7 @@ from semel.ledger import Ledger
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 from semel.plan import plan
+from semel.repair.losses import accept_loss
 from semel.reports.gaps import State, gaps
 from semel.sources.queue.segment import Part
 from semel.sources.queue.spec import Until
@@ -327,6 +328,63 @@ def test_a_segment_that_went_too_early(spool: Spool, ledger: Ledger) -> None:
     path.unlink()
     verdict = audit(spec)
     assert not verdict.ok and path.name in str(verdict)
+
+
+# Attacks Q5, Q7.
+@pytest.mark.parametrize("keep", ["30 days", None])
+def test_what_collect_has_removed_is_known(
+    spool: Spool, ledger: Ledger, keep: str | None
+) -> None:
+    """Whatever its name was, and however long segments are kept since: nobody misses it. One that a
+    person removed is missed, though collect could have done so by now.
+    """
+    path = spool.add(in_groups(0, 10), created=old(9))
+    path.rename(path.with_name("mine.seg"))
+    spec = declared(spool, source={"keep_spool": "1 day"})
+    run(ledger, spec, "r1")
+    finalized(ledger, hours=25)
+    assert collected(ledger, spec) == 1
+    spec = declared(spool, source={"keep_spool": keep})
+    assert run(ledger, spec, "r2").plan.batch is None and audit(spec).ok
+    path = spool.add(in_groups(10, 20), created=old(99))
+    run(ledger, spec, "r3")
+    path.unlink()
+    assert not audit(spec).ok
+
+
+def test_what_was_seen_and_never_read_is_missed(spool: Spool, ledger: Ledger) -> None:
+    """A segment that a plan has listed and taken nothing of is told when it is gone, as the queue
+    has its messages no more; until somebody accepts the loss.
+    """
+    spool.add(in_groups(0, 5))
+    path = spool.add(in_groups(5, 12))
+    spec = declared(spool, limits={"records_per_batch_max": 5}, source={"on_refused": "warn"})
+    run(ledger, spec, "r1")
+    path.unlink()
+    refused = run(ledger, spec, "r2").plan.refusals
+    assert [(r.name, r.reason) for r in refused] == [(path.name, "gone")]
+    accept_loss(ledger, spec, path.name)
+    assert run(ledger, spec, "r3").plan.refusals == ()
+
+
+def test_what_is_no_file_is_refused(spool: Spool, ledger: Ledger) -> None:
+    """A pipe, a folder, a link to nowhere, a name that is no UTF-8: each is refused, none ends or
+    holds up the plan, and others are read.
+    """
+    spool.add(in_groups(0, 5))
+    os.mkfifo(spool.sealed / "pipe.seg")
+    (spool.sealed / "folder.seg").mkdir()
+    (spool.sealed / "link.seg").symlink_to(spool.sealed / "nowhere")
+    (spool.sealed.with_name("open") / "folder.part").mkdir()
+    with open(os.fsencode(spool.sealed) + b"/\xff.seg", "wb"):
+        pass
+    spec = declared(spool, source={"on_refused": "warn"})
+    refused = run(ledger, spec, "r1").plan.refusals
+    assert sorted((r.name, r.reason) for r in refused) == [
+        (name, "unreadable")
+        for name in ("'\\udcff.seg'", "folder.seg", "link.seg", "pipe.seg")
+    ]
+    assert settled(spec).ids == ids(0, 5)
 
 
 # Attacks Q1, Q2.

@@ -91,6 +91,21 @@ def test_a_whole_group_behind_damage_is_refused(spool: Spool, which: int) -> Non
     assert path.read_bytes() == data
 
 
+# Attacks Q2.
+@pytest.mark.parametrize("group", [0, 1])
+def test_what_is_cut_is_kept(spool: Spool, group: int) -> None:
+    """The last group may be damaged in place of torn: its bytes are kept, and that is told."""
+    path, ends = left(spool)
+    data = bytearray(path.read_bytes()[: ends[group + 1]])
+    data[-1] ^= 1
+    path.write_bytes(data)
+    said: list[str] = []
+    spool.recover(said.append)
+    kept = path.with_suffix(".torn")
+    assert kept.read_bytes() == data[ends[group] :] and str(kept) in said[-1]
+    assert not spool.parts()
+
+
 def test_a_segment_that_is_sent_as_a_message_is_a_message(spool: Spool) -> None:
     """Its frames have other positions: a torn group of such a message is a tear, no damage."""
     path, _ = left(spool)

@@ -146,6 +146,11 @@ class _Nats(Queue):
 
         try:
             return self._loop.run_until_complete(work)
+        except ImportError as error:
+            raise TerminalError(
+                f"{self._where}: this login needs a package that is not installed ({error})",
+                next="pip install 'nats-py[nkeys]'",
+            ) from None
         except (Error, OSError, asyncio.TimeoutError) as error:
             raise self._meaning(error) from None
 

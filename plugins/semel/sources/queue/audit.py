@@ -52,8 +52,9 @@ class _Spool(Auditor):
             some = sorted(there, key=lambda path: path.name != claim.name)
             path = next((path for path in some if _has(path, size, content)), None)
             if path is None:
-                if why := self._source.expired(claim.name):
-                    raise GoneError(f"{claim.name!r}: {why}")
+                notes = (spool / "removed" / Path(content).name for spool in self._root.glob("*"))
+                if any(note.exists() for note in notes):
+                    raise GoneError(f"{claim.name!r}: collect has removed it (source.keep_spool)")
                 raise SourceError("no segment of the spool has the claimed content")
             self._found[content] = path
         return in_order(source), _read(path, claim, batch, source)

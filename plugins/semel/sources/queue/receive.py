@@ -202,7 +202,7 @@ class _Receiver:
             self.log(f"received {count(self.taken, 'message')} so far")
         return (
             self.stop.is_set()
-            or (bounds.idle is not None and self.idle >= bounds.idle)
+            or (bounds.idle is not None and self.idle >= bounds.idle and self.idle > 0)
             or (bounds.seconds is not None and now - self.began >= bounds.seconds)
             or (bounds.messages is not None and self.taken >= bounds.messages)
             or (bounds.size is not None and self.size >= bounds.size)

@@ -20,7 +20,7 @@ import os
 import re
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ import xxhash
 
 from semel import failpoints
 from semel.errors import CorruptionError
-from semel.storage import sync_folder
+from semel.storage import sync_folder, write_new
 
 FORMAT = 1
 
@@ -312,7 +312,7 @@ def recover(path: Path, sealed: Path) -> Path | None:
     2. Read all whole groups.
     3. Refuse damage: a whole frame behind bytes that are none is no torn end.
     4. Write the last group once more: if its sync failed, it is whole in memory alone.
-    5. Cut behind it, and seal.
+    5. Cut behind it, and seal. What is cut is kept beside it, as `torn` says.
 
     CorruptionError: it is damaged; nothing is changed. OSError: it cannot be read or written.
     """
@@ -331,6 +331,7 @@ def recover(path: Path, sealed: Path) -> Path | None:
                 "restore it from a copy"
             )
         failpoints.point("receive.before_cut")
+        _keep_torn(file, path, end)
         if last is not None:
             file.seek(last.at)
             view = memoryview(framed(last.magic, last.messages, last.body, last.at))
@@ -340,6 +341,22 @@ def recover(path: Path, sealed: Path) -> Path | None:
         file.seek(end)
         failpoints.point("receive.after_cut")
         return Part(path, file, found, end).seal(sealed)
+
+
+def torn(part: Path) -> Path:
+    """Where the end that is cut from a part is kept."""
+    return part.with_suffix(".torn")
+
+
+# Keeps Q2.
+def _keep_torn(file: BinaryIO, path: Path, end: int) -> None:
+    """Keep what is no whole group, nor a foot: no one can tell a group that was never synced from
+    one that the disk has damaged since.
+    """
+    file.seek(end)
+    if (cut := file.read()) and not cut.startswith(FOOT):
+        with suppress(FileExistsError):
+            write_new(torn(path), cut)
 
 
 def _walk(file: BinaryIO) -> tuple[_Sum, Frame | None, int]:

@@ -6,9 +6,10 @@ The queue itself is not asked: what is here was acknowledged, and the queue has 
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
@@ -34,7 +35,6 @@ from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal, unreadable
 from semel.sources.sealed.parts import Listing, Looked, Part, PartOffer
 from semel.sources.sealed.source import SealedSource
-from semel.storage import sync_folder
 
 if TYPE_CHECKING:
     from semel.formats.records import Block
@@ -88,10 +88,14 @@ class Segments(SealedSource):
         ]
         for name in names:
             try:
+                name.encode()
                 found.append(self.now(name))
-            except FileNotFoundError:
-                continue  # Collect has removed it meanwhile.
+            except UnicodeEncodeError:
+                why = "its name is no UTF-8; give it another one, whatever it is"
+                refused.append(Refusal(name=ascii(name), reason="unreadable", detail=why))
             except OSError as error:
+                if isinstance(error, FileNotFoundError) and not os.path.lexists(self.sealed / name):
+                    continue  # Collect has removed it meanwhile.
                 part = Part(name=name, identity="", fingerprint="", when=None)
                 refused.append(unreadable(part, error))
         return Listing(found=found, refused=refused, complete=len(refused) == len(damaged))
@@ -109,11 +113,15 @@ class Segments(SealedSource):
     def match(self, shown: Listing, known: Known, window: Window) -> Matched:
         """As in `Source`. A spool that has nothing of what has to be there is another one."""
         found = super().match(shown, known, window)
+        # Also one of which nothing is taken now is missed when it is gone: it is the only copy.
+        found = replace(found, begun=[offer for offer in found.offers if offer.known is None])
         if not shown.complete or any(o.known and o.known.reached for o in found.offers):
             return found
         names, identities = ([getattr(p, k) for p in shown.found] for k in ("name", "identity"))
         for newest in known.rows("sealed", "newest", names=names, identities=identities):
-            if not newest["there"] and not self.context.declared.expired(newest["name"]):
+            removed = self.spool.was_removed(newest["content"] or "-")
+            may_be = self.context.declared.expired(newest["name"])
+            if not (newest["there"] or removed or may_be):
                 found.refused.append(self._another(newest["name"]))
         return found
 
@@ -124,7 +132,7 @@ class Segments(SealedSource):
             detail=f"no segment that was read is here, and {name!r} has to stay for "
             "source.keep_spool: this is the spool of another machine, or was made anew, and what "
             "the other one has may be unread. Mount that one, or correct source.spool; where it is "
-            "lost, one run with source.on_refused: warn begins with this one",
+            "lost, run with source.on_refused: warn until a run has read something of this one",
         )
 
     def now(self, name: str) -> Part:
@@ -134,6 +142,8 @@ class Segments(SealedSource):
             if why := self.context.declared.expired(name):
                 raise FileNotFoundError(errno.ENOENT, why, name) from error
             raise
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file; move it out of the spool")
         return _part(name, found)
 
     def look(self, part: Part) -> Looked:
@@ -212,12 +222,10 @@ class Segments(SealedSource):
     # Keeps Q5.
     def put_away(self, known: Partition) -> bool:
         """Remove a segment. It is finalized, and stayed for source.keep_spool."""
-        path = self.sealed / known.name
         try:
             if self.now(known.name).fingerprint != known.fingerprint:
                 return False
-            os.unlink(path)
-            sync_folder(self.sealed)
+            self.spool.remove(known.name, known.evidence["content"])
         except FileNotFoundError:
             return False  # Another collect was faster, or somebody moved it.
         except OSError as error:

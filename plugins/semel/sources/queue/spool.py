@@ -1,16 +1,22 @@
 """A pipeline's spool: `open/` has the parts that receivers write to, `sealed/` the segments.
 
     <spool>/<pipeline>/open/<uuid>.part
+    <spool>/<pipeline>/open/<uuid>.torn                  what was cut from a part, for a person
     <spool>/<pipeline>/sealed/<time in UTC>-<uuid>.seg
+    <spool>/<pipeline>/removed/<content>                 says that collect has removed that segment
 """
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from semel.errors import CorruptionError, UnavailableError
 from semel.model.batch import Log
-from semel.sources.queue.segment import recover
-from semel.storage import make_folder
+from semel.sources.queue.segment import recover, torn
+from semel.storage import make_folder, sync_folder, write_new
+
+_REMOVED = "removed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +58,21 @@ class Spool:
 
     def parts(self) -> list[Path]:
         """Parts of receivers, of those that live too. Where there is no spool there are none."""
-        return sorted(self.open.glob("*.part"))
+        return sorted(path for path in self.open.glob("*.part") if path.is_file())
+
+    def was_removed(self, content: str) -> bool:
+        """Whether collect has removed the segment of a content."""
+        return (self.path / _REMOVED / content).exists()
+
+    # Keeps Q5.
+    def remove(self, name: str, content: str) -> None:
+        """Remove a segment; that it was is written down before, durably. OSError: it cannot be."""
+        note = self.path / _REMOVED / content
+        make_folder(note.parent)
+        with suppress(FileExistsError):
+            write_new(note, b"")
+        os.unlink(self.sealed / name)
+        sync_folder(self.sealed)
 
     # Keeps Q2.
     def recover(self, log: Log) -> Recovered:
@@ -76,4 +96,6 @@ class Spool:
             if segment is not None:
                 found.sealed.append(segment)
                 log(f"sealed {segment.name}, which a receiver left when it ended")
+            if torn(part).exists() and not part.exists():
+                log(f"what is behind its last whole group is kept as {torn(part)}")
         return found
