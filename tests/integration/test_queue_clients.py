@@ -41,7 +41,10 @@ def _nats(server: Any) -> Any:
     )  # fmt: skip
 
 
-@pytest.fixture(params=["nats", "sqs", pytest.param("pubsub", marks=pytest.mark.rest)])
+OF_REST = pytest.param("pubsub", marks=pytest.mark.rest)
+
+
+@pytest.fixture(params=["nats", "sqs", OF_REST])
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -277,8 +280,9 @@ def test_a_consumer_that_gives_up_is_refused(request: pytest.FixtureRequest) -> 
     """One that delivers a message only so often would keep it from receivers that come later."""
     server = request.getfixturevalue("nats")
     stream = server.stream(deliveries=5)
-    with _nats(server).opened(stream) as queue, pytest.raises(TerminalError, match="at most 5 times") as refused:
-        queue.about()
+    with _nats(server).opened(stream) as queue:
+        with pytest.raises(TerminalError, match="at most 5 times") as refused:
+            queue.about()
     assert refused.value.next == f"nats consumer edit {stream} semel --max-deliver -1 --force"
 
 

@@ -326,8 +326,8 @@ def recover(path: Path, sealed: Path) -> Path | None:
         found, last, end = _walk(file)
         if (behind := _whole_behind(file, end)) is not None:
             raise CorruptionError(
-                f"{path} is damaged: a whole frame begins at byte {behind}, behind bytes from {end} "
-                "on that are none. Messages in it were acknowledged, so nothing was changed; "
+                f"{path} is damaged: a whole frame begins at byte {behind}, behind bytes from "
+                f"{end} on that are none. Messages in it were acknowledged, so nothing was changed; "
                 "restore it from a copy"
             )
         failpoints.point("receive.before_cut")
