@@ -9,7 +9,7 @@ from semel.demo import follow, queue
 from semel.stack import layout
 
 # A minute and a half of a core; test_demo_queue.py and the tests of receive have its parts.
-pytestmark = pytest.mark.rest
+pytestmark = pytest.mark.proof
 
 
 def test_a_week_through_a_queue_is_exact(stack: Stack) -> None:

@@ -97,7 +97,7 @@ class Receivers:
 @pytest.mark.parametrize(
     ("kind", "total", "kills"),
     [
-        pytest.param("sqs", 1_500, 3, marks=pytest.mark.rest),
+        pytest.param("sqs", 1_500, 3, marks=pytest.mark.proof),
         pytest.param("pubsub", 20_000, 3, marks=pytest.mark.proof),
         pytest.param("sqs", 20_000, 15, marks=[pytest.mark.proof, pytest.mark.timeout(900)]),
         pytest.param("pubsub", 200_000, 25, marks=[pytest.mark.proof, pytest.mark.timeout(900)]),

@@ -334,7 +334,7 @@ def test_it_stops_where_something_is_wrong(
 
 
 # Attacks CH2.
-@pytest.mark.rest
+@pytest.mark.proof
 def test_on_spark(bench: Workbench, ledger: Ledger, spark: object) -> None:
     """Real transforms, and a part that has no rows left, alone in its batch. It takes some 60 s:
     the local engine has no transforms and no tasks.
