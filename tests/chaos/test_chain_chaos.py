@@ -118,7 +118,7 @@ def test_half_of_a_replay_is_not_read(bench: Workbench, ledger: Ledger, point: s
 
 
 # Attacks CH2, RP4, RP5.
-@pytest.mark.rest
+@pytest.mark.proof
 def test_a_replay_dies_at_each_point(bench: Workbench, ledger: Ledger) -> None:
     """One that judges anew, at each point that it passes: the same request makes it whole. It takes
     some 20 s: the random deaths do not meet each point.

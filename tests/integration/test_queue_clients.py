@@ -41,10 +41,11 @@ def _nats(server: Any) -> Any:
     )  # fmt: skip
 
 
-OF_REST = pytest.param("pubsub", marks=pytest.mark.rest)
+OF_PROOF = pytest.param("pubsub", marks=pytest.mark.proof)
+"""Go builds its server in a minute, and its deadlines are of ten seconds."""
 
 
-@pytest.fixture(params=["nats", "sqs", OF_REST])
+@pytest.fixture(params=["nats", "sqs", OF_PROOF])
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -261,7 +262,7 @@ def test_a_service_that_hangs(server: Any, opened: Any) -> None:
     assert time.monotonic() - asked < 15
 
 
-@pytest.mark.rest
+@pytest.mark.proof
 def test_a_deleted_topic_is_no_address(pubsub: Any) -> None:
     """A subscription whose topic was deleted is refused: its messages' ids are of no topic."""
     name = pubsub.queue()
