@@ -326,7 +326,7 @@ OF_SECONDS: dict[str, Removal] = {
         "formats.parquet:_Reader.group", "range(at, high, limits.PIECE_ROWS_MAX)", new="()"
     ),
     "a source's file goes when it is finalized": sql(
-        "collect.accounted", "b.status = 'finalized'", "b.status <> 'abandoned'"
+        "collect.accounted", "SELECT int8range(0, p.reached)", "SELECT true OR int8range(0, 1)"
     ),
     "a source's file goes as it was read":
         code("sources.files.away:put_away", "fingerprint(known.name) != known.fingerprint"),
