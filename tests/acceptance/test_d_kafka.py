@@ -13,7 +13,7 @@ from semel.demo.topics import ABORTED, Topics
 from semel.stack import layout
 
 # Two minutes of a core; test_demo_kafka_topics.py and the tests of kinds have its parts.
-pytestmark = pytest.mark.rest
+pytestmark = pytest.mark.proof
 
 
 def test_a_week_through_a_broker_is_exact(stack: Stack, kafka_jars: Path) -> None:
