@@ -105,7 +105,15 @@ SELECT (SELECT min(b.batch_id) FROM semel.batch AS b
         JOIN semel.claim AS c USING (source_partition_id)
         JOIN semel.batch AS b USING (batch_id)
         WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
-          AND COALESCE(b.replays, b.batch_id) <> :root) AS other;
+          AND COALESCE(b.replays, b.batch_id) <> :root) AS other,
+       -- Accepted as new rows, which no batch has taken yet.
+       EXISTS (SELECT FROM semel.source_partition AS p
+               WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
+                 AND p.closed_at IS NULL AND p.retired_at IS NULL
+                 AND NOT EXISTS (SELECT FROM semel.claim AS c
+                                 JOIN semel.batch AS b USING (batch_id)
+                                 WHERE c.source_partition_id = p.source_partition_id
+                                   AND COALESCE(b.replays, b.batch_id) = :root)) AS offered;
 
 -- name: admission
 SELECT batch_id FROM semel.batch

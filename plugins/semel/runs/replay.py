@@ -387,6 +387,8 @@ def _refuse_apart(
         why = f"batch {number} has judged some of its dead letters again"
     elif apart["other"]:
         why = f"batch {apart['other']} reads some of it, too, since somebody accepted that"
+    elif apart["offered"]:
+        why = "somebody accepted some of it as new rows, which the next run reads"
     else:
         return
     raise TerminalError(
