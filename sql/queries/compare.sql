@@ -28,8 +28,7 @@ ORDER BY b.commit_seq, b.batch_id;
 SELECT b.batch_id, c.ordinal, c.source_partition_id, p.name, p.identity, c.start, c."end", c.evidence
 FROM semel.batch AS b
 CROSS JOIN LATERAL (SELECT n.batch_id FROM semel.batch AS n
-                    WHERE COALESCE(n.replays, n.batch_id) = b.batch_id AND n.status <> 'abandoned'
-                      AND n.status = 'finalized'
+                    WHERE COALESCE(n.replays, n.batch_id) = b.batch_id AND n.status = 'finalized'
                     ORDER BY n.generation DESC LIMIT 1) AS n
 JOIN semel.reads AS c ON c.batch_id = n.batch_id
 JOIN semel.source_partition AS p USING (source_partition_id)

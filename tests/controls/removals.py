@@ -255,7 +255,7 @@ OF_SECONDS: dict[str, Removal] = {
         new="{}",
     ),
     "a segment's bytes are proven before it is claimed":
-        gives("sources.queue.source:_is_whole", True),
+        code("sources.queue.source:_read_whole", "state.hexdigest() == foot.digest", new="True"),
     "the id has the queue's address": code(
         "sources.queue.records:_beside", "address, ids", new="'', ids"
     ),

@@ -81,7 +81,7 @@ def content(
         "spec_digest": batch.spec_digest,
         "parser_rules": batch.spec.get("parser_rules", 1),
         "input_digest": attempt.input_digest,
-        "sink_schema": parsed(attempt.sink_schema or "[]"),
+        "sink_schema": json.loads(attempt.sink_schema or "[]"),
         "sink": {"type": batch.spec["sink"]["type"], "address": pipeline.sink_address},
         "counts": asdict(counts),
         **_admits(batch),

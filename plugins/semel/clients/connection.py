@@ -26,6 +26,18 @@ def text_of(connection: str, find: Callable[[str], str | None], example: str) ->
 
 
 @contextmanager
+def installed(what: str, extra: str) -> Iterator[None]:
+    """What cannot be imported within the block, as a TerminalError that names semel's extra."""
+    try:
+        yield
+    except ImportError as error:
+        raise TerminalError(
+            f"{what} needs a package that is not installed here ({error})",
+            next=f"pip install 'semel[{extra}]'",
+        ) from error
+
+
+@contextmanager
 def usable(connection: str, what: str) -> Iterator[None]:
     """What is found to be wrong with a connection within the block, as a TerminalError."""
     try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel import limits
+from semel.clients.connection import installed
 from semel.clients.kafka.connection import config_of, servers_of, without_secrets
 from semel.errors import SemelError, TerminalError, UnavailableError
 
@@ -161,13 +162,8 @@ class Cluster:
 
 def client() -> Any:
     """The package confluent_kafka. TerminalError: it is not installed here."""
-    try:
+    with installed("Kafka", "kafka"):
         import confluent_kafka
-    except ImportError as error:
-        raise TerminalError(
-            f"Kafka needs a package that is not installed here ({error})",
-            next="pip install 'semel[kafka]'",
-        ) from error
     return confluent_kafka
 
 

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from semel import settings
-from semel.clients.connection import Fields, Unusable, parsed, require_kind, text_of, usable
+from semel.clients.connection import (
+    Fields,
+    Unusable,
+    installed,
+    parsed,
+    require_kind,
+    text_of,
+    usable,
+)
 from semel.clients.kafka.cluster import ANSWER_SECONDS
 from semel.clients.kafka.connection import plain_settings
 from semel.errors import SemelError, TerminalError, UnavailableError
@@ -234,14 +242,9 @@ def _url(found: Fields) -> str | None:
 
 def _package() -> Any:
     """The package. TerminalError: it is not installed here."""
-    try:
+    with installed("Avro", "avro"):
         import confluent_kafka.schema_registry
         import fastavro  # noqa: F401 - the same extra has it.
-    except ImportError as error:
-        raise TerminalError(
-            f"Avro needs a package that is not installed here ({error})",
-            next="pip install 'semel[avro]'",
-        ) from error
     return confluent_kafka.schema_registry
 
 

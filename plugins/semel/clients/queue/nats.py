@@ -15,7 +15,15 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel import settings
-from semel.clients.connection import Fields, Unusable, parsed, require_kind, text_of, usable
+from semel.clients.connection import (
+    Fields,
+    Unusable,
+    installed,
+    parsed,
+    require_kind,
+    text_of,
+    usable,
+)
 from semel.clients.queue import About, Attributes, Pulled, Queue
 from semel.errors import SemelError, TerminalError, UnavailableError
 
@@ -58,13 +66,8 @@ def opened(
     `connection`: the name of an Airflow connection; else `servers`, as `nats://host:port,...`.
     TerminalError: the package is not installed, or the connection cannot be used.
     """
-    try:
+    with installed("NATS", "nats"):
         from nats.aio.client import Client
-    except ImportError as error:
-        raise TerminalError(
-            f"NATS needs a package that is not installed here ({error})",
-            next="pip install 'semel[nats]'",
-        ) from error
 
     class Raw(Client):
         """Keeps the bytes of the headers: the client replaces those that are no UTF-8, and keeps

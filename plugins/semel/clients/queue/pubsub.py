@@ -17,7 +17,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from semel import settings
-from semel.clients.connection import Fields, Unusable, parsed, require_kind, text_of, usable
+from semel.clients.connection import (
+    Fields,
+    Unusable,
+    installed,
+    parsed,
+    require_kind,
+    text_of,
+    usable,
+)
 from semel.clients.queue import About, Pulled, Queue
 from semel.errors import SemelError, TerminalError, UnavailableError
 
@@ -58,13 +66,8 @@ def opened(
     TerminalError: google-cloud-pubsub is not installed, the connection cannot be used, or there are
     no credentials.
     """
-    try:
+    with installed("Pub/Sub", "pubsub"):
         from google.cloud.pubsub_v1 import SubscriberClient
-    except ImportError as error:
-        raise TerminalError(
-            f"Pub/Sub needs a package that is not installed here ({error})",
-            next="pip install 'semel[pubsub]'",
-        ) from error
     from google.auth.exceptions import GoogleAuthError
 
     if connection is None:

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from semel import settings
-from semel.clients.connection import Fields, Unusable, parsed, require_kind, text_of, usable
+from semel.clients.connection import (
+    Fields,
+    Unusable,
+    installed,
+    parsed,
+    require_kind,
+    text_of,
+    usable,
+)
 from semel.clients.queue import About, Pulled, Queue
 from semel.errors import SemelError, TerminalError, UnavailableError
 
@@ -86,13 +94,8 @@ def opened(
     otherwise. `connection`: None: the machine's own credentials.
     TerminalError: boto3 is not installed, or refuses what the connection or the machine declares.
     """
-    try:
+    with installed("SQS", "sqs"):
         import boto3
-    except ImportError as error:
-        raise TerminalError(
-            f"SQS needs a package that is not installed here ({error})",
-            next="pip install 'semel[sqs]'",
-        ) from error
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
 

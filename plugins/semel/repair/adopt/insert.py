@@ -147,7 +147,8 @@ def _insert_files(
             "final_path": m.target_of(file),
         }
         for m in some
+        for left in [not_of[of[m.batch_id].judged_by(m) is not None]]
         for at, file in enumerate(m.files)
-        if file.kind not in not_of[of[m.batch_id].judged_by(m) is not None]
+        if file.kind not in left
     ]
     change(connection, "adopt", "insert_files", files=json.dumps(files))

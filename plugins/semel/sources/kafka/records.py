@@ -108,6 +108,7 @@ class Records:
         self._streams[column].add(values)
         return pa.array(values, pa.binary())
 
+
 class _Stream:
     """Hashes a column of values that comes in chunks, wherever these are cut."""
 

@@ -76,13 +76,15 @@ class _Group:
     began: float = 0.0
     since: float = 0.0
 
-    def add(self, more: Pulled, now: float) -> None:
-        """Take what was pulled, after `now`."""
+    def add(self, more: Pulled, now: float) -> int:
+        """Take what was pulled, after `now`. Returns the bytes of its values."""
         if not len(self.pulled):
             self.began = self.since = now
         for name, column in vars(self.pulled).items():
             column.extend(getattr(more, name))
-        self.size += sum(map(len, more.values))
+        size = sum(map(len, more.values))
+        self.size += size
+        return size
 
 
 def batch_of(pulled: Pulled) -> pa.RecordBatch:
@@ -229,8 +231,7 @@ class _Receiver:
         if len(found):
             self.idle = 0.0
             self.taken += len(found)
-            self.size += sum(map(len, found.values))
-            filling.add(found, now)
+            self.size += filling.add(found, now)
         full = len(filling.pulled) >= GROUP_MESSAGES or filling.size >= GROUP_BYTES
         if full or not len(found) or time.monotonic() - filling.began >= GROUP_SECONDS:
             self._flush()
@@ -341,9 +342,12 @@ class _Receiver:
     def _drop(self) -> None:
         """Hand back what was pulled and is not to be appended."""
         if len(self.filling.pulled):
-            with suppress(UnavailableError):
-                self.queue.hand_back(self.filling.pulled.handles)
+            self._hand_back(self.filling)
             self.filling = _Group()
+
+    def _hand_back(self, group: _Group) -> None:
+        with suppress(UnavailableError):
+            self.queue.hand_back(group.pulled.handles)
 
     def _seal(self) -> None:
         if self.part is not None:
@@ -358,9 +362,8 @@ class _Receiver:
         """What is to be said when the disk fails. Nothing that was not synced is acknowledged."""
         self._drop()
         if self.appending is not None:
-            group, self.appending = self.appending[0], None
-            with suppress(UnavailableError):
-                self.queue.hand_back(group.pulled.handles)
+            self._hand_back(self.appending[0])
+            self.appending = None
         left = self.taken - self.done.messages
         return UnavailableError(
             f"the spool {self.spool.path} cannot be written ({error.strerror}): "

@@ -80,7 +80,7 @@ class Head:
 class Foot:
     """What a segment has. `size`: the bytes of the values; `redelivered`: messages that the service
     said it delivers again; `oldest`, `newest`: of the times of publishing, in microseconds since
-    1970; `digest`: xxh3_128 of all bytes before the foot.
+    1970; `digest`: xxh3_128 of all bytes before the foot, which begins `at` a position.
     """
 
     messages: int
@@ -89,15 +89,17 @@ class Foot:
     oldest: int | None
     newest: int | None
     digest: str
+    at: int
     groups: tuple[Group, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """A whole frame, and where the next one begins."""
+    """A whole frame, and where the next one begins. `start`: its bytes before the body."""
 
     magic: bytes
     messages: int
+    start: bytes
     body: bytes
     at: int
     end: int
@@ -122,6 +124,13 @@ def _hash(magic: bytes, messages: int, body: bytes, at: int) -> int:
     return found.intdigest()
 
 
+def _put(file: BinaryIO, data: bytes) -> None:
+    """Write all of it: an unbuffered file may take a part."""
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
+
+
 def frame_at(file: BinaryIO, at: int) -> Frame | None:
     """The frame that begins at a position. None: there is no whole one."""
     file.seek(at)
@@ -135,7 +144,7 @@ def frame_at(file: BinaryIO, at: int) -> Frame | None:
     body = file.read(length)
     if len(body) < length or _hash(magic, messages, body, at) != checksum:
         return None
-    return Frame(magic=magic, messages=messages, body=body, at=at, end=end)
+    return Frame(magic=magic, messages=messages, start=start, body=body, at=at, end=end)
 
 
 @dataclass(kw_only=True)
@@ -247,9 +256,7 @@ class Part:
             raise
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[self._file.write(view) :]
+        _put(self._file, data)
         self._sum.digest.update(data)
         self.end += len(data)
 
@@ -282,16 +289,6 @@ class Part:
         sync_folder(self.path.parent)
         self.close()
         return target
-
-    @property
-    def messages(self) -> int:
-        """How many are in it."""
-        return self._sum.messages
-
-    @property
-    def groups(self) -> int:
-        """How many groups are in it."""
-        return len(self._sum.groups)
 
 
 def hold(file: BinaryIO, path: Path) -> bool:
@@ -327,16 +324,14 @@ def recover(path: Path, sealed: Path) -> Path | None:
         if (behind := _whole_behind(file, end)) is not None:
             raise CorruptionError(
                 f"{path} is damaged: a whole frame begins at byte {behind}, behind bytes from "
-                f"{end} on that are none. Messages in it were acknowledged, so nothing was changed; "
-                "restore it from a copy"
+                f"{end} on that are none. Messages in it were acknowledged, so nothing was "
+                "changed; restore it from a copy"
             )
         failpoints.point("receive.before_cut")
         _keep_torn(file, path, end)
         if last is not None:
             file.seek(last.at)
-            view = memoryview(framed(last.magic, last.messages, last.body, last.at))
-            while view:
-                view = view[file.write(view) :]
+            _put(file, last.start + last.body)
         file.truncate(end)
         file.seek(end)
         failpoints.point("receive.after_cut")
@@ -363,7 +358,8 @@ def _walk(file: BinaryIO) -> tuple[_Sum, Frame | None, int]:
     """What the whole groups at the beginning come to, the last of them, and where it ends."""
     found, last, end = _Sum(), None, 0
     while (frame := frame_at(file, end)) and frame.magic == (GROUP if end else HEAD):
-        found.digest.update(framed(frame.magic, frame.messages, frame.body, end))
+        found.digest.update(frame.start)
+        found.digest.update(frame.body)
         if frame.magic == GROUP:
             found.add(end, frame.batch())
             last = frame
@@ -407,7 +403,7 @@ def read_foot(path: Path) -> Foot:
         raise CorruptionError("it does not end as a sealed segment of a queue")
     found = json.loads(frame.body)
     groups = tuple(Group(*group) for group in found.pop("groups"))
-    return Foot(**found, groups=groups)
+    return Foot(**found, at=frame.at, groups=groups)
 
 
 def read_groups(

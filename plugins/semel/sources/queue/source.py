@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import xxhash
 
@@ -35,6 +35,7 @@ from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal, unreadable
 from semel.sources.sealed.parts import Listing, Looked, Part, PartOffer
 from semel.sources.sealed.source import SealedSource
+from semel.storage import checksum
 
 if TYPE_CHECKING:
     from semel.formats.records import Block
@@ -45,9 +46,6 @@ SPLIT_MESSAGES = 200_000
 """Messages that one task reads: some 200 MB of them."""
 
 _HASHED_BYTES = 1 << 20
-
-_FOOT_AT_BYTES = 8
-"""What a segment ends with: where its foot begins."""
 
 _ONLY_COPY = (
     "The queue has its messages no more: restore it from a backup; or move it out of the spool, "
@@ -168,23 +166,22 @@ class Segments(SealedSource):
         if not offer.refused:
             try:
                 with self._steady(offer.part) as path:
-                    whole = _is_whole(path)
-            except (CorruptionError, OSError) as error:
-                if isinstance(error, FileNotFoundError):
-                    raise
-                if isinstance(error, OSError):
-                    raise RefusedError(unreadable(offer.part, error)) from error
+                    whole, content = _read_whole(path)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise RefusedError(unreadable(offer.part, error)) from error
+            except CorruptionError:
                 whole = False
             if not whole:
                 why = f"its bytes are not those that were sealed. {_ONLY_COPY}"
                 raise RefusedError(refusal(offer.part, "damaged", why))
+            offer = replace(offer, content=content)
         return super().evidence(offer, end)
 
     def digest(self, part: Part) -> str:
-        state = xxhash.xxh3_128()
-        with self._steady(part) as path, open(path, "rb") as file:
-            _hash(file, part.length, state)
-        return state.hexdigest()
+        with self._steady(part) as path:
+            return checksum(path)
 
     # Keeps P19.
     @contextmanager
@@ -249,20 +246,16 @@ def _part(name: str, found: os.stat_result) -> Part:
     )
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether the bytes before a segment's foot are those that it counts. CorruptionError: it has
-    none.
+def _read_whole(path: Path) -> tuple[bool, str]:
+    """Whether the bytes before a segment's foot are those that it counts, and the digest of all its
+    bytes, in one pass. CorruptionError: it has no foot.
     """
     foot, state = read_foot(path), xxhash.xxh3_128()
     with open(path, "rb") as file:
-        file.seek(-_FOOT_AT_BYTES, os.SEEK_END)
-        at = int.from_bytes(file.read(), "little")
-        file.seek(0)
-        _hash(file, at, state)
-    return state.hexdigest() == foot.digest
-
-
-def _hash(file: BinaryIO, size: int, state: xxhash.xxh3_128) -> None:
-    while size and (data := file.read(min(size, _HASHED_BYTES))):
-        state.update(data)
-        size -= len(data)
+        left = foot.at
+        while left and (data := file.read(min(left, _HASHED_BYTES))):
+            state.update(data)
+            left -= len(data)
+        whole = state.hexdigest() == foot.digest
+        state.update(file.read())
+    return whole, state.hexdigest()

@@ -88,7 +88,9 @@ class QueueSource(Messages):
     """The column (string) that takes the message's ordering key or group."""
 
     def opened_queue(self) -> "Queue":
-        """A connection to the queue. ImportError: a package is not installed."""
+        """A connection to the queue. TerminalError: a package is not installed, or the connection
+        cannot be used.
+        """
         raise NotImplementedError
 
     def receive(self, pipeline: str, until: Until | None, log: Log) -> Received:
