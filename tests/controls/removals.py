@@ -262,7 +262,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a segment stays for keep_spool":
         sql("collect.accounted", ":kept_seconds", "0 * :kept_seconds"),
     "a spool that has nothing of what was read is another one":
-        code("sources.queue.source:Segments.match", 'not newest["there"]'),
+        code("sources.queue.source:Segments.match", 'not (newest["there"] or removed or may_be)'),
     "check refuses a horizon that is too short":
         code("sources.queue.probe:of_service", "horizon < kept + _BEYOND"),
     "pipeline lock": sql("pipelines.lock", "FOR NO KEY UPDATE"),
