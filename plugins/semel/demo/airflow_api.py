@@ -1,6 +1,7 @@
 """A small client of Airflow's REST API: trigger a run, follow its tasks, read a task's log."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -236,6 +237,17 @@ def of_stack(ends: Endpoints) -> AirflowApi:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS, then run this again"
         )
     return AirflowApi(ends.airflow_url, ends.airflow_user, ends.airflow_password)
+
+
+def login(ends: Endpoints) -> dict[str, str | None]:
+    """Where Airflow is and how a person logs in, for a demo's answer."""
+    user, password = ends.airflow_user, ends.airflow_password
+    return {"url": ends.airflow_url, "user": user, "password": password}
+
+
+def login_told(airflow: Mapping[str, Any]) -> str:
+    """The same on one line."""
+    return f"Airflow: {airflow['url']}, user {airflow['user']}, password {airflow['password']}"
 
 
 _ENDS = ("from_date", "to_date")

@@ -112,6 +112,11 @@ def table(title: str, found: Mapping[str, Numbers], true: Numbers) -> Table:
     return shown
 
 
+def weeks_told(week: int) -> str:
+    """The weeks 1 to `week`, as a title."""
+    return f"weeks 1 to {week}" if week > 1 else "week 1"
+
+
 def true_rows(week: int) -> pa.Table:
     """The flights of the weeks 1 to `week`, each once, with the types of the output."""
     table = flights.come(week)

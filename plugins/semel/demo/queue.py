@@ -104,10 +104,8 @@ def run_queue(*, as_json: bool) -> None:
         "audit": verdict.to_json(),
         "nats": address,
         "output": spec.sink_path(),
-        "airflow": {
-            "url": ends.airflow_url,
-            "user": ends.airflow_user,
-            "password": ends.airflow_password,
+        "airflow": airflow_api.login(ends)
+        | {
             "dag": f"{api.url}/dags/{PIPELINE}",
             "run": api.run_url(PIPELINE, run_id),
         },
@@ -219,8 +217,8 @@ def numbers_of(week: int, came: Came, true: exact.Numbers) -> exact.Numbers:
 
 def _show(payload: dict[str, Any], verdict: "Verdict") -> None:
     show = console.result.print
-    title = f"weeks 1 to {payload['week']}" if payload["week"] > 1 else "week 1"
     show()
+    title = exact.weeks_told(payload["week"])
     show(exact.table(title, {PIPELINE: payload["found"]}, payload["truth"]))
     show(follow.seconds_told(payload["seconds"]))
     show_verdict(PIPELINE, verdict)
@@ -230,7 +228,7 @@ def _show(payload: dict[str, Any], verdict: "Verdict") -> None:
     else:
         show("THIS IS NOT THE KNOWN TRUTH: this is a defect of semel")
     airflow = payload["airflow"]
-    show(f"Airflow: {airflow['url']}, user {airflow['user']}, password {airflow['password']}")
+    show(airflow_api.login_told(airflow))
     show(f"the DAG: {airflow['dag']}, this run: {airflow['run']}")
     show(f"NATS: {payload['nats']}, stream flights, consumer semel")
 

@@ -85,10 +85,8 @@ def run_stream(*, as_json: bool) -> None:
         "seconds": round(time.monotonic() - began, 1),
         "kafka": servers,
         "output": {LIVE: live.sink.topic, BY_DATE: by_date.sink_path()},
-        "airflow": {
-            "url": ends.airflow_url,
-            "user": ends.airflow_user,
-            "password": ends.airflow_password,
+        "airflow": airflow_api.login(ends)
+        | {
             "runs": {name: f"{api.url}/dags/{name}/runs" for name in found},
         },
     }
@@ -225,9 +223,8 @@ class Watch:
 
 def _show(payload: dict[str, Any], verdicts: dict[str, "Verdict"]) -> None:
     show = console.result.print
-    title = f"weeks 1 to {payload['week']}" if payload["week"] > 1 else "week 1"
     show()
-    show(exact.table(title, payload["found"], payload["truth"]))
+    show(exact.table(exact.weeks_told(payload["week"]), payload["found"], payload["truth"]))
     for name, verdict in verdicts.items():
         show_verdict(name, verdict)
     show()
@@ -236,7 +233,7 @@ def _show(payload: dict[str, Any], verdicts: dict[str, "Verdict"]) -> None:
     else:
         show("THIS IS NOT THE KNOWN TRUTH: this is a defect of semel")
     airflow = payload["airflow"]
-    show(f"Airflow: {airflow['url']}, user {airflow['user']}, password {airflow['password']}")
+    show(airflow_api.login_told(airflow))
     show(f"the runs: {', '.join(airflow['runs'].values())}")
     show(f"{LIVE} is paused now: unpause it there, and it follows the topic again")
     show(f"Kafka: {payload['kafka']}, topics flights and {payload['output'][LIVE]}")

@@ -75,10 +75,8 @@ def run_week(*, as_json: bool) -> None:
             "audit": verdicts[by_airport.PIPELINE].to_json(),
             "run": api.run_url(by_airport.PIPELINE, chained_run),
         },
-        "airflow": {
-            "url": ends.airflow_url,
-            "user": ends.airflow_user,
-            "password": ends.airflow_password,
+        "airflow": airflow_api.login(ends)
+        | {
             "run": api.run_url(PIPELINE, run_id),
         },
     }
@@ -136,7 +134,7 @@ def _show(payload: dict[str, Any], days: by_day.Compared, verdicts: dict[str, "V
     for name, verdict in verdicts.items():
         show_verdict(name, verdict)
     airflow = payload["airflow"]
-    show(f"Airflow: {airflow['url']}, user {airflow['user']}, password {airflow['password']}")
+    show(airflow_api.login_told(airflow))
     runs = airflow["run"], payload["by_day"]["run"], airports["run"]
     show(f"these runs and their logs: {', '.join(runs)}")
     by_day.show_query()

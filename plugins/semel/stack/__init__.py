@@ -84,7 +84,7 @@ def broker_address(name: str) -> str:
             f"{broker.VARIABLE}",
             next=f"semel up --{broker.NAME}",
         )
-    return broker.address(saved.ports[name])
+    return layout.address(saved.ports[name])
 
 
 def warehouse_psql() -> str | None:

@@ -6,7 +6,7 @@ first the one for clients), and
 - `fetch(echo)`: see that all is there that it needs;
 - `part()`: how supervisor runs it. No port is in it, so a new port is no other part;
 - `prepare(ports)`: write its settings, before each start;
-- `address(port)`, `connection(port)`: HOST:PORT for clients, and the Airflow connection as JSON;
+- `connection(port)`: the Airflow connection to it, as JSON;
 - `trouble(port)`: why it does not answer; empty when it does.
 """
 

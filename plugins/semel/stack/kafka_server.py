@@ -136,7 +136,7 @@ def command(java: str, jars: Path, folder: Path) -> list[str]:
 
 def prepare(ports: Mapping[str, int]) -> None:
     """Write its settings with these ports, and make its data folder when there is none."""
-    plain, controller = (f"127.0.0.1:{ports[name]}" for name in PORTS)
+    plain, controller = (layout.address(ports[name]) for name in PORTS)
     listeners = f"PLAIN://{plain},CONTROLLER://{controller}"
     own = {
         "listeners": listeners,
@@ -171,14 +171,9 @@ def write(folder: Path, java: str, jars: Path, own: Mapping[str, str]) -> None:
         raise TerminalError(f"the Kafka broker's data could not be formatted: {said}")
 
 
-def address(port: int) -> str:
-    """HOST:PORT, where clients find it."""
-    return f"127.0.0.1:{port}"
-
-
 def connection(port: int) -> str:
     """The Airflow connection to it, as JSON."""
-    extra = {"bootstrap.servers": address(port)}
+    extra = {"bootstrap.servers": layout.address(port)}
     return json.dumps({"conn_type": "kafka", "extra": extra})
 
 
@@ -188,10 +183,10 @@ def trouble(port: int) -> str:
     from confluent_kafka.admin import AdminClient
 
     if layout.port_is_free(port):
-        return f"nothing listens on 127.0.0.1:{port}"
+        return f"nothing listens on {layout.address(port)}"
     try:
         # Told here, so not by librdkafka on our standard error too.
-        client = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
+        client = AdminClient({"bootstrap.servers": layout.address(port), "log_level": 0})
         brokers = client.list_topics(timeout=2).brokers
     except KafkaException as error:
         return error.args[0].str()

@@ -152,6 +152,11 @@ def update(**changes: object) -> Saved:
         return saved
 
 
+def address(port: int) -> str:
+    """HOST:PORT of a server of the stack, where clients find it."""
+    return f"127.0.0.1:{port}"
+
+
 def port_is_free(port: int) -> bool:
     """Whether a server could listen on this port of the loopback interface."""
     with socket.socket() as probe:

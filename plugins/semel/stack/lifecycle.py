@@ -244,7 +244,7 @@ def _save(wanted: Wanted) -> None:
     for name in wanted.brokers:
         # Not in Airflow's environment, which would have to be started anew: tasks look here too.
         broker, port = BROKERS[name], wanted.ports[name]
-        urls[name] = broker.address(port)
+        urls[name] = layout.address(port)
         addresses[broker.VARIABLE] = os.environ.get(broker.VARIABLE) or broker.connection(port)
     name = airflow_server.WAREHOUSE_VARIABLE
     if name in wanted.airflow_env:

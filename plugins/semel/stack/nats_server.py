@@ -66,13 +66,8 @@ def part() -> Part:
 def prepare(ports: Mapping[str, int]) -> None:
     """Write its settings with this port."""
     store = json.dumps(str(_folder() / "data"), ensure_ascii=False)
-    text = f"listen: {address(ports[NAME])}\njetstream {{ store_dir: {store} }}\n"
+    text = f"listen: {layout.address(ports[NAME])}\njetstream {{ store_dir: {store} }}\n"
     layout.write_private(_settings(), text)
-
-
-def address(port: int) -> str:
-    """HOST:PORT, where clients find it."""
-    return f"127.0.0.1:{port}"
 
 
 def connection(port: int) -> str:
@@ -85,7 +80,7 @@ def trouble(port: int) -> str:
     client with what it is.
     """
     if layout.port_is_free(port):
-        return f"nothing listens on 127.0.0.1:{port}"
+        return f"nothing listens on {layout.address(port)}"
     try:
         with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as asked:
             with asked.makefile("rb") as answers:
