@@ -2,7 +2,7 @@
 
 -- name: open_claims
 SELECT p.name, COALESCE(lower(c.span), 0) AS start, COALESCE(upper(c.span), 0) AS "end",
-       b.status AS state, b.batch_id, b.request_key, b.interval_start, b.interval_end,
+       b.status AS state, b.batch_id, b.replays, b.request_key, b.interval_start, b.interval_end,
        GREATEST(b.seen_at, b.committed_at)
            < clock_timestamp() - make_interval(secs => :orphan_seconds) AS silent
 FROM semel.batch AS b

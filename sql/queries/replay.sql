@@ -96,24 +96,24 @@ WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
 ORDER BY r.commit_seq;
 
 -- name: apart
--- Why a batch's records cannot be judged as a whole again: an admission has judged some of them, or
--- another batch reads a part of the same name.
-SELECT (SELECT min(b.batch_id) FROM semel.batch AS b
-        WHERE b.admits = :root AND b.status <> 'abandoned') AS admission,
-       (SELECT min(b.batch_id)
-        FROM semel.source_partition AS p
-        JOIN semel.claim AS c USING (source_partition_id)
-        JOIN semel.batch AS b USING (batch_id)
-        WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
-          AND COALESCE(b.replays, b.batch_id) <> :root) AS other,
-       -- Accepted as new rows, which no batch has taken yet.
-       EXISTS (SELECT FROM semel.source_partition AS p
-               WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
-                 AND p.closed_at IS NULL AND p.retired_at IS NULL
-                 AND NOT EXISTS (SELECT FROM semel.claim AS c
-                                 JOIN semel.batch AS b USING (batch_id)
-                                 WHERE c.source_partition_id = p.source_partition_id
-                                   AND COALESCE(b.replays, b.batch_id) = :root)) AS offered;
+-- Of some batches, each with names of parts that have other output now, those whose records cannot be
+-- judged as a whole again, and why: it is an `admission`, or one has judged some of them; an `other`
+-- batch reads a part of such a name; or one was accepted as new rows, which no batch has taken yet.
+SELECT * FROM (
+    SELECT s.root,
+           (SELECT min(b.batch_id) FROM semel.batch AS b
+            WHERE b.status <> 'abandoned'
+              AND (b.admits = s.root OR b.batch_id = s.root AND b.admits IS NOT NULL)) AS admission,
+           min(COALESCE(b.replays, b.batch_id))
+               FILTER (WHERE COALESCE(b.replays, b.batch_id) <> s.root) AS other,
+           bool_or(p.closed_at IS NULL AND p.retired_at IS NULL
+                   AND COALESCE(b.replays, b.batch_id, 0) <> s.root) AS offered
+    FROM unnest(CAST(:roots AS bigint[]), CAST(:names AS text[])) AS s (root, name)
+    JOIN semel.source_partition AS p ON p.pipeline_id = :pipeline_id AND p.name = s.name
+    LEFT JOIN semel.claim AS c USING (source_partition_id)
+    LEFT JOIN semel.batch AS b USING (batch_id)
+    GROUP BY s.root) AS why
+WHERE admission IS NOT NULL OR other IS NOT NULL OR offered;
 
 -- name: admission
 SELECT batch_id FROM semel.batch

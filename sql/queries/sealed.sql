@@ -49,15 +49,18 @@ WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
 ORDER BY p.name, p.generation DESC;
 
 -- name: committed
--- Of some names, those of which a batch that has committed claimed something, and the batch that it
--- is, or that it replays. What accept put aside does not count.
-SELECT DISTINCT ON (p.name) p.name, COALESCE(b.replays, b.batch_id) AS root
+-- Of some names, the newest partition that a batch which has committed claimed something of, and the
+-- batch that it is, or that it replays. What accept put aside counts, too: it was read.
+SELECT DISTINCT ON (p.name)
+       p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p.settled, p.reached,
+       p.seen, p.evidence, p.closed_at IS NOT NULL AS closed,
+       COALESCE(b.replays, b.batch_id) AS root
 FROM semel.source_partition AS p
 JOIN semel.claim AS c USING (source_partition_id)
 JOIN semel.batch AS b USING (batch_id)
 WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
-  AND p.retired_at IS NULL AND b.status IN ('committed', 'finalized')
-ORDER BY p.name, root;
+  AND b.status IN ('committed', 'finalized')
+ORDER BY p.name, p.generation DESC, root;
 
 -- name: replayed
 -- The partitions of some names and contents that the newest replay of their batch has claimed, and

@@ -334,6 +334,9 @@ OF_SECONDS: dict[str, Removal] = {
     "a later replay takes the newest verdicts":
         sql("replay.roots", "COALESCE(n.judged_by, n.batch_id) AS", "b.batch_id AS"),
     "what others have judged is not judged anew": gives("runs.replay:_refuse_apart"),
+    "an acceptance is of one output":
+        sql("sealed.committed", "b.status IN", "p.retired_at IS NULL AND b.status IN"),
+    "what was accepted is no replay's": sql("replay.apart", "OR offered", "OR false"),
     "what a replay has claimed is no new content":
         sql("sealed.replayed", "b.replays IS NOT NULL", "false"),
     "a replay of what was replaced again is planned anew": code(

@@ -27,8 +27,12 @@ TESTS = {name: re.findall(r"`([^`]+)`", tests) for name, _, tests in ROWS}
 
 
 APPLY = """
-import os
+import os, pkgutil
+import semel
 from removals import REMOVALS
+for module in pkgutil.walk_packages(semel.__path__, "semel."):
+    if not module.name.endswith("__main__"):
+        __import__(module.name)  # Once, and not in each child.
 for name, remove in REMOVALS.items():
     if not (child := os.fork()):
         try:

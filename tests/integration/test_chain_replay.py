@@ -1,6 +1,7 @@
 """Replays that travel down a chain: what reads an output that was replayed reads the new one."""
 
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import nullcontext
 
@@ -10,17 +11,19 @@ from fixtures.batches.account import advised, ids, quiet, run, settled, sql
 from fixtures.batches.chains import Keeping, again, declared, link
 from fixtures.batches.compares import compared
 from fixtures.batches.faults import dies_at
-from fixtures.batches.replays import falls_silent, proven, refusal, replayed
+from fixtures.batches.replays import broken, falls_silent, proven, refusal, replayed
 from fixtures.batches.workbench import Workbench
 from fixtures.contract.sources import Upstream
 from fixtures.postgres.server import lose
 from fixtures.postgres.warehouse import TABLE, Warehouse
 from fixtures.spark.local import LocalEngine
+from semel.archive import layout
 from semel.archive.marker import markers_of
 from semel.cli import main
-from semel.errors import RetryableError, SourceError
+from semel.errors import CorruptionError, RetryableError, SourceError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
+from semel.plan import plan
 from semel.repair.accept import accept_file
 from semel.repair.adopt import adopt
 from semel.reports.dead_letters import letters
@@ -91,6 +94,26 @@ def test_what_a_planned_replay_has_claimed_waits_for_it(up: Upstream, ledger: Le
     advised(ledger, refused.detail, "--batches")
     assert run(ledger, spec, "r4").plan.refusals == ()
     assert settled(spec).ids == ids(0, 5) + ids(10, 20)
+
+
+# Attacks CH1, CH2.
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_later_replay_that_was_given_up(up: Upstream, ledger: Ledger, runs: bool) -> None:
+    """Its part is refused again: whatever of it was known is no content that was read. `runs`: a
+    plan has looked between the two replays.
+    """
+    spec = read(up, ledger)
+    again(up, 5)
+    replayed(ledger, spec, 3, "down")
+    if runs:
+        run(ledger, spec, "r2")
+    again(up, 7)
+    made, _ = replay.plan(ledger, spec, "more", 3)
+    assert main(["abandon", str(made.batch_id)]) == 0
+    (refused,) = run(ledger, spec, "r3").plan.refusals
+    assert refused.reason == "replayed" and settled(spec).ids == ids(0, 5) + ids(10, 20)
+    advised(ledger, refused.detail, "--batches")
+    assert settled(spec).ids == ids(0, 7) + ids(10, 20)
 
 
 # Attacks CH2.
@@ -180,6 +203,40 @@ def test_what_cannot_be_judged_anew(up: Upstream, ledger: Ledger, case: str) -> 
     assert main(["replay", "up", "--batches", "1", "--downstream"]) == 1
     assert [marker.made_by for marker in markers_of(up.declared)] == before
     settled(spec)
+
+
+# Attacks CH1.
+def test_an_acceptance_is_of_one_output(up: Upstream, ledger: Ledger) -> None:
+    """One that came after it, before the accepted one was read, is refused like any other."""
+    spec = read(up, ledger)
+    again(up, 5)
+    accept_file(ledger, spec, "up/b00000001", same=False)
+    again(up, 7)
+    (refused,) = run(ledger, spec, "r2").plan.refusals
+    assert refused.reason == "replayed" and settled(spec).ids == ids(0, 20)
+    advised(ledger, refused.detail)
+    assert run(ledger, spec, "r3").plan.refusals == ()
+    assert settled(spec).ids == sorted(ids(0, 20) + ids(0, 7))
+
+
+# Attacks CH1, CH2.
+@pytest.mark.parametrize("claimed", [False, True])
+def test_what_is_accepted_and_not_read_yet(
+    up: Upstream, ledger: Ledger, claimed: bool
+) -> None:
+    """It is the next run's, so no replay takes it, too. `claimed`: a run had planned it, and was
+    given up.
+    """
+    spec = read(up, ledger)
+    again(up, 5)
+    accept_file(ledger, spec, "up/b00000001", same=False)
+    if claimed:
+        made = plan(ledger, spec, "r2").batch
+        assert main(["abandon", str(made.batch_id)]) == 0
+    assert "no batch has read these yet" in str(refusal(ledger, spec, 3))
+    assert main(["replay", "up", "--batches", "1", "--downstream"]) == 1
+    run(ledger, spec, "r3")
+    assert settled(spec).ids == sorted(ids(0, 20) + ids(0, 5))
 
 
 # Attacks CH2, D2, D3.
@@ -331,6 +388,87 @@ def test_it_stops_where_something_is_wrong(
     command = told.splitlines()[-1].removeprefix("next: semel ")
     assert main(command.split()) == 0
     assert settled(a).ids == settled(b).ids == ids(0, 5) + ids(10, 20)
+
+
+# Attacks CH3.
+def test_only_what_moves_can_refuse(up: Upstream, ledger: Ledger) -> None:
+    """Of a part that stays another batch has read the output before: no reason not to follow."""
+    spec = read(up, ledger)
+    again(up, 15, root=2)
+    accept_file(ledger, spec, "up/b00000002", same=False)
+    up.append(20, 30)
+    second = run(ledger, spec, "r2").plan.batch
+    root = max(replay.roots(ledger, up.declared, batches=(1, second.batch_id)))
+    again(up, 25, root)
+    words = ["replay", "up", "--batches", str(root), "--downstream", "--request", "again:25"]
+    assert main(words) == 0
+    assert settled(spec).ids == sorted(ids(0, 20) + ids(10, 15) + ids(20, 25))
+    assert main(["replay", "up", "--batches", f"2..{root}", "--downstream"]) == 1
+
+
+def test_a_refusal_names_no_replay_that_is_refused(
+    up: Upstream, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names the command that tells why, and accepts; and the output that was read last."""
+    spec = read(up, ledger)
+    again(up, 5)
+    replayed(ledger, spec, 3, "down")
+    again(up, 7)
+    (refused,) = run(ledger, spec, "r2").plan.refusals
+    assert "generation 2, 5 rows read); it has 7 rows now" in refused.detail
+    sql(ledger, ADMISSION)
+    (refused,) = run(ledger, spec, "r3").plan.refusals
+    assert "--downstream" not in refused.detail
+    told = "`semel replay events --batches 3 --dry-run` tells why"
+    assert told in refused.detail
+    capsys.readouterr()
+    assert main(["replay", "events", "--batches", "3", "--dry-run"]) == 1
+    assert APART["admitted"] in capsys.readouterr().out
+    advised(ledger, refused.detail)
+    run(ledger, spec, "r4")
+    assert settled(spec).ids == sorted(ids(0, 5) + ids(10, 20) + ids(0, 7))
+
+
+def test_a_replay_that_died_is_told_and_goes_on(
+    up: Upstream, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`semel gaps` names the command that goes on with it, and there is nothing to accept."""
+    spec = read(up, ledger)
+    again(up, 5)
+    replay.plan(ledger, spec, "down 1", 3)
+    with pytest.raises(SourceError, match="a replay of events has claimed the output"):
+        accept_file(ledger, spec, "up/b00000001", same=False)
+    falls_silent(ledger)
+    capsys.readouterr()
+    assert main(["gaps", "events"]) == 1
+    told = capsys.readouterr().out.splitlines()[-1]
+    assert told == "next: semel replay events --batches 3 --request 'down 1'"
+    assert main(shlex.split(told.removeprefix("next: semel "))) == 0
+    assert main(["gaps", "events"]) == 0
+    assert settled(spec).ids == ids(0, 5) + ids(10, 20)
+
+
+# Attacks CH2, D2.
+@pytest.mark.parametrize("name", ["records_read", "survivors", "claims"])
+def test_a_replaced_marker_that_was_edited(up: Upstream, ledger: Ledger, name: str) -> None:
+    """The audit tells it, though what was read for it has other content now; and adopt is refused
+    where the account does not add up.
+    """
+    spec = read(up, ledger)
+    again(up, 5)
+    replayed(ledger, spec, 3, "down")
+    path = layout.replaced(layout.of(spec), 3, 1)
+    plain = json.loads(path.read_text())
+    if name == "claims":
+        plain["claims"][1]["end"] = 9
+    else:
+        plain["counts"][name] -= 1
+    path.write_text(json.dumps(plain))
+    assert broken(spec) == {"generations"}
+    if name != "claims":
+        lose(ledger)
+        with pytest.raises(CorruptionError, match="do not add up"):
+            adopt(ledger, spec, log=quiet)
 
 
 # Attacks CH2.

@@ -175,11 +175,20 @@ def _troubles(
 
 
 def _differences(old: Marker, after: Marker) -> Iterator[tuple[str, None]]:
-    """What a replay has not left as it was, of the ranges that it has not claimed itself."""
+    """What a replay has not left as it was, of the ranges that it has not claimed itself. What it
+    has claimed anew is held against itself: what was read of it may be gone.
+    """
     if old.claims != after.claims:
         parts = [{c.ordinal: c.name for c in marker.claims} for marker in (old, after)]
         if after.spec.record_id or parts[0] != parts[1]:
             yield "it claims other ranges than the marker", None
+        counts, claimed = old.counts, sum(c.end - c.start for c in old.claims)
+        if counts.records_read != claimed or not counts.accounted:
+            yield f"its counts do not add up to the {claimed} records that it claims", None
+        kinds = (Kind.DECISIONS, Kind.DEAD_LETTERS)
+        dropped = sum(file.records for kind in kinds for file in old.of_kind(kind))
+        if dropped != claimed - counts.survivors:
+            yield f"its decisions and dead letters are {dropped} records, not as counted", None
         return
     if old.input_digest != after.input_digest:
         yield "its input_digest is another than that of the marker", None

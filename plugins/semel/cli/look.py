@@ -210,7 +210,7 @@ def _takes(spec: "Spec", found: "Gaps") -> list[str]:
     lines = [
         f"next: semel collect {spec.name}"
         if gap.state is State.COMMITTED
-        else resumes(spec.name, gap.request_key, gap.interval)
+        else resumes(spec.name, gap)
         for gap in silent.values()
     ]
     late = takes(spec.name, spec.schedule, {gap.day for gap in found.gaps if gap.day})

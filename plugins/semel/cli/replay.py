@@ -89,8 +89,9 @@ def replay(
             return
         which = f"--batches {batches}" if batches else f"--interval {_days(between)}"
         command = f"semel replay {pipeline} {which} --downstream" if downstream else None
-        if command and request:
-            command += f" --request {shlex.quote(request)}"
+        for option, value in (("--request", request), ("--spark", spark)):
+            if command and value:
+                command += f" {option} {shlex.quote(value)}"
         _compute_again(
             ledger, spec, request, roots, spark, command, dry_run=dry_run, as_json=as_json
         )

@@ -240,6 +240,12 @@ class Counts:
         return cls(**{field.name: row[field.name] or 0 for field in fields(cls)})
 
     @property
+    def accounted(self) -> bool:
+        """Whether they add up."""
+        outcomes = self.survivors, self.duplicates_batch, self.duplicates_catalog
+        return self.records_read == sum(outcomes) + self.quarantined + self.late
+
+    @property
     def short(self) -> str:
         """One line: `1,000 new, 20 repeats, 3 quarantined, 0 late`."""
         repeats = self.duplicates_batch + self.duplicates_catalog

@@ -30,8 +30,8 @@ class State(StrEnum):
 @dataclass(frozen=True, kw_only=True)
 class Gap:
     """Positions [start, end) of a file, or the like. `silent`: its batch gives no sign of life; run
-    it again. `interval`: its batch's. `day`: with `select: interval`, the day (UTC) of unclaimed
-    records.
+    it again. `interval`: its batch's, and what that `replays`. `day`: with `select: interval`, the
+    day (UTC) of unclaimed records.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Gap:
     end: int
     state: State
     batch_id: int | None = None
+    replays: int | None = None
     request_key: str | None = None
     silent: bool = False
     interval: tuple[datetime, datetime] | None = None

@@ -18,13 +18,17 @@ if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take 
     from semel.commit import Committed
     from semel.finalize import Finalized
     from semel.plan import Plan
+    from semel.reports.gaps import Gap
     from semel.runs.downstream import Link
     from semel.runs.replay import Replayed, Root
     from semel.runs.requarantine import Admitted
     from semel.sources import Received
     from semel.stage import Staged
 
-_NOTHING_BELOW = "downstream: no pipeline of this ledger has read these batches"
+_NOTHING_BELOW = (
+    "downstream: no batch of a pipeline that is declared beside this one, to read it by `type: "
+    "pipeline`, has read these batches"
+)
 _NO_LETTERS = "nothing to do: these batches have no dead letter that is left"
 REFUSED, LATE = "refused: ", "late: "
 """How the lines begin that somebody should see."""
@@ -161,12 +165,13 @@ def run_of_days(name: str, days: Iterable[date]) -> str:
     return f"semel run {name} --interval {min(days)} {max(days) + timedelta(days=1)}"
 
 
-def resumes(name: str, request_key: str, between: tuple[datetime, datetime] | None) -> str:
+def resumes(name: str, gap: "Gap") -> str:
     """What goes on with the batch of a request whose run is gone."""
     from semel.sources import quoted
 
-    interval = " ".join(["", "--interval", *map(moment, between)]) if between else ""
-    return f"next: semel run {name} --request {quoted(request_key)}{interval}"
+    what = f"replay {name} --batches {gap.replays}" if gap.replays else f"run {name}"
+    interval = " ".join(["", "--interval", *map(moment, gap.interval)]) if gap.interval else ""
+    return f"next: semel {what} --request {quoted(gap.request_key)}{interval}"
 
 
 def _span(days: Iterable[date]) -> str:

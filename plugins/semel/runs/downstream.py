@@ -53,10 +53,11 @@ def _below(
         read = _readers(ledger, above, spec, [*roots])
         if not read:
             continue
-        moved = _readers(ledger, above, spec, [root for root, moves in roots.items() if moves])
-        behind = [n for n in read if n in moved or is_behind(ledger, spec, n)]
-        why = {n: replay.why_not_anew(ledger, spec, n) if n in behind else None for n in read}
-        yield Link(spec=spec, above=above.name, batches=why, behind=tuple(behind))
+        moving = _parts(above, [root for root, moves in roots.items() if moves])
+        found = {n: replay.follows(ledger, spec, n, moving) for n in read}
+        behind = tuple(n for n, (is_so, _) in found.items() if is_so)
+        why = {n: why for n, (_, why) in found.items()}
+        yield Link(spec=spec, above=above.name, batches=why, behind=behind)
         yield from _below(ledger, declared, spec, {n: n in behind for n in read})
 
 
@@ -64,11 +65,15 @@ def _readers(ledger: Ledger, above: Spec, spec: Spec, roots: list[int]) -> list[
     """The batches of a pipeline that read some batches of another one, in commit order."""
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
-    if pipeline is None or not roots:
+    if pipeline is None:
         return []
-    names = [f"{above.name}/{layout.marker(Path(), root).stem}" for root in roots]
-    values = {"pipeline_id": pipeline.pipeline_id, "names": names}
+    values = {"pipeline_id": pipeline.pipeline_id, "names": _parts(above, roots)}
     return [r["root"] for r in ledger.rows("replay", "readers", **values)]
+
+
+def _parts(above: Spec, roots: list[int]) -> list[str]:
+    """Some batches as the source partitions that they are."""
+    return [f"{above.name}/{layout.marker(Path(), root).stem}" for root in roots]
 
 
 def is_behind(ledger: Ledger, spec: Spec, root: int) -> bool:

@@ -177,7 +177,7 @@ def plan(
         made = insert(connection, spec, stored, request_key, **place)
         # Keeps CH2.
         if anew:
-            _refuse_apart(connection, spec, pipeline, found, _names(anew))
+            _refuse_apart(connection, spec, pipeline, root, _names(anew))
             values = {"pipeline_id": pipeline.pipeline_id, "batch_id": made.batch_id}
             change(connection, "replay", "claim", parts=json.dumps(claims), **values)
             partitions.touch(connection, pipeline.pipeline_id)
@@ -323,21 +323,29 @@ def newest(ledger: Ledger, spec: Spec, root: int) -> tuple[int, BatchStatus]:
 
 
 # Keeps CH3.
-def why_not_anew(ledger: Ledger, spec: Spec, root: int) -> SemelError | None:
-    """Why a batch cannot follow what it reads, if that is replayed, as far as it is known now."""
+def follows(
+    ledger: Ledger, spec: Spec, root: int, moving: Collection[str]
+) -> tuple[bool, SemelError | None]:
+    """Whether a batch is behind what it reads, or will be once the parts `moving` are replayed; and
+    why it cannot follow, as far as it is known now.
+    """
     pipeline = pipelines.planned(ledger, spec.name)
     found = _root(ledger, pipeline, spec, root)
     claims = ledger.rows("plan", "claims", batch_id=found["newest"])
+    names = {claim["name"] for claim in claims} & {*moving}
     try:
+        names |= {*_names(renewed(ledger, spec, found["newest"]))}
+        if not names and found["newest_status"] == BatchStatus.FINALIZED:
+            return False, None
         with ledger.transaction() as connection:
-            names = [claim["name"] for claim in claims]
-            _refuse_apart(connection, spec, pipeline, found, names)
+            if names:
+                _refuse_apart(connection, spec, pipeline, root, sorted(names))
             other = _at_work(connection, root)
         if other is None:  # Else plan goes on with it, gives it up, or tells that it is at work.
             _check_replaceable(ledger, spec, pipeline, found)
     except SemelError as error:
-        return error
-    return None
+        return True, error
+    return True, None
 
 
 def renewed(ledger: Ledger, spec: Spec, batch_id: int) -> Anew:
@@ -370,23 +378,21 @@ def _claims(spec: Spec, anew: Anew) -> list[dict[str, Any]]:
 
 # Keeps CH2.
 def _refuse_apart(
-    connection: sa.Connection, spec: Spec, pipeline: Pipeline, found: Row, names: list[str]
+    connection: sa.Connection, spec: Spec, pipeline: Pipeline, root: int, names: list[str]
 ) -> None:
     """TerminalError: the records of a batch cannot be judged anew as a whole."""
-    root = found["batch_id"]
-    values = {"root": root, "pipeline_id": pipeline.pipeline_id, "names": names}
-    apart = row(connection, "replay", "apart", **values)
+    pairs = {"roots": [root] * len(names), "names": names}
+    apart = row(connection, "replay", "apart", pipeline_id=pipeline.pipeline_id, **pairs)
     if spec.record_id:
         why = "the catalog has the ids of its records at its place in the order of commits"
-    elif found["admits"] or apart["admission"]:
-        number = root if found["admits"] else apart["admission"]
-        why = f"batch {number} has judged some of its dead letters again"
+    elif apart is None:
+        return
+    elif apart["admission"]:
+        why = f"batch {apart['admission']} has judged some of its dead letters again"
     elif apart["other"]:
         why = f"batch {apart['other']} reads some of it, too, since somebody accepted that"
-    elif apart["offered"]:
-        why = "somebody accepted some of it as new rows, which the next run reads"
     else:
-        return
+        why = "somebody accepted some of it as new rows, and no batch has read these yet"
     raise TerminalError(
         f"batch {root} cannot take other output of "
         f"{', '.join(map(repr, names[:FILES_NAMED_MAX]))}, as its records cannot be judged anew: "
@@ -511,7 +517,7 @@ def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> Anew:
     _check_replaceable(ledger, spec, pipeline, found)
     if anew := renewed(ledger, spec, found["newest"]):
         with ledger.transaction() as connection:
-            _refuse_apart(connection, spec, pipeline, found, _names(anew))
+            _refuse_apart(connection, spec, pipeline, root, _names(anew))
         return anew
     # Keeps RP1.
     check_verdicts(ledger, pipeline, root)

@@ -87,6 +87,11 @@ def _outputs(marker: Marker) -> list[Marker]:
             "batch: then its records are read again by the pipeline's next run",
             next=AGAIN,
         ) from error
+    for one in found:
+        if not one.counts.accounted:
+            raise CorruptionError(
+                f"the counts in {one.path} do not add up; restore it from a backup", next=AGAIN
+            )
     for old, after in pairwise(found):
         same = ("pipeline", "fence", "commit_seq", "batch_time", "admits")
         if marker.spec.record_id or old.claims == after.claims:

@@ -71,7 +71,7 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
         elif does is Does.WAIT:
             continue
         elif does is Does.REPLAYED:
-            refused.append(_replayed(source, one, was, there.roots[one.part.name]))
+            refused.append(_replayed(source, one, there.read[one.part.name]))
         elif one.refused and was is None:
             refused.append(one.refused)
         else:
@@ -121,14 +121,24 @@ def _held(known: Known, looked: list[Looked]) -> dict[str, Partition]:
     return {r["name"]: Partition(**r) for r in closed} | held
 
 
+class _Was(NamedTuple):
+    """The newest part of a name that was read, by which batch. `follows`: a replay of that batch
+    can read what is there now.
+    """
+
+    part: Partition
+    root: int
+    follows: bool
+
+
 class _There(NamedTuple):
-    """What is known under each name: how it was `read`, in which partition, and by which batch, if
-    that is `roots`' to be told. `ended`: open partitions in whose place a replay has read another.
+    """What is known under each name: how it was read, in which partition, and what is to be told of
+    what was `read` in its place. `ended`: open ones in whose place a replay has read another.
     """
 
     held: dict[str, Partition]
     reads: dict[str, Read]
-    roots: dict[str, int]
+    read: dict[str, _Was]
     ended: list[Partition]
 
 
@@ -145,9 +155,8 @@ def _there(known: Known, looked: list[Looked]) -> _There:
             reads[name], other[name] = Read.UNREAD, one.key
     if not other:
         return _There(held, reads, {}, [])
-    rows = known.rows("sealed", "committed", names=[*other])
-    roots = {r["name"]: r["root"] for r in rows}
-    reads |= dict.fromkeys(roots, Read.OTHER)
+    before = {r["name"]: dict(r) for r in known.rows("sealed", "committed", names=[*other])}
+    reads |= dict.fromkeys(before, Read.OTHER)
     names, contents = [*other], [*other.values()]
     for r in known.rows("sealed", "replayed", names=names, contents=contents):
         part, name = dict(r), r["name"]
@@ -157,7 +166,11 @@ def _there(known: Known, looked: list[Looked]) -> _There:
         if not held[name].closed:
             ended.append(held[name])
         reads[name], held[name] = Read.SAME, Partition(**part)
-    return _There(held, reads, roots, ended)
+    roots = {name: r.pop("root") for name, r in before.items() if reads[name] is Read.OTHER}
+    pairs = {"roots": [*roots.values()], "names": [*roots]}
+    apart = {r["root"] for r in known.rows("replay", "apart", **pairs)} if roots else set()
+    read = {name: _Was(Partition(**before[name]), r, r not in apart) for name, r in roots.items()}
+    return _There(held, reads, read, ended)
 
 
 def offer_of(one: Looked, held: Partition | None) -> PartOffer:
@@ -186,7 +199,14 @@ def word(
     looked, _ = _looked(source, known)
     asked = [one for one in looked if one.part.name == name and one.key]
     there, pipeline = _there(known, asked), source.context.name
-    if not asked or judge(there.reads[name]) is not Does.REPLAYED:
+    does = judge(there.reads[name]) if asked else None
+    if does is Does.WAIT:
+        raise SourceError(
+            f"a replay of {pipeline} has claimed the output of {name!r} that is there now, so "
+            "there is nothing to accept; let it finish, or abandon it",
+            next=f"semel batches {pipeline}",
+        )
+    if does is not Does.REPLAYED:
         if is_open and not same:
             return None
         raise SourceError(
@@ -203,23 +223,24 @@ def word(
     return Word(offer=offer_of(asked[0], None), ended=[] if was.closed else [was], superseded=[])
 
 
-def _replayed(source: Opens, one: Looked, held: Partition, root: int) -> Refusal:
+def _replayed(source: Opens, one: Looked, was: _Was) -> Refusal:
     context, (upstream, _, number) = source.context, one.part.name.rpartition("/b")
-    if context.record_id:
+    replay = f"semel replay {context.name} --batches {was.root}"
+    if was.follows and not context.record_id:
         what = (
-            "What was read stays, as no replay of a pipeline with a record_id takes that: declare "
-            "one of another name and sink, which reads all from its start"
+            f"`{replay}` reads it in the place of that; and "
+            f"`semel replay {upstream} --batches {int(number)} --downstream` does so for each "
+            f"pipeline that reads {upstream}"
         )
     else:
         what = (
-            f"`semel replay {context.name} --batches {root}` reads it in the place of that; and "
-            f"`semel replay {upstream} --batches {int(number)} --downstream` does so for each "
-            f"pipeline that reads {upstream}"
+            f"What was read stays, as no replay takes another output (`{replay} --dry-run` tells "
+            "why): declare a pipeline of another name and sink, which reads all from its start"
         )
     return refusal(
         one.part,
         Does.REPLAYED,
-        f"its output is not what was read as {show(source, held)}; it has {one.rows} rows now. "
+        f"its output is not what was read as {show(source, was.part)}; it has {one.rows} rows now. "
         f"{what}; or {accept_command(context, one.part.name)} reads the new output as new rows, "
         "beside the old ones",
     )
