@@ -6,6 +6,7 @@ from datetime import date
 from typing import Any
 
 import pytest
+from nats.js.client import JetStreamContext
 
 from fixtures.queue.nats import Nats
 from fixtures.wait import wait_for
@@ -74,6 +75,20 @@ def test_what_is_forgotten_comes_again(made: Stream, nats: Nats) -> None:
 
     assert nats.do(again) == [(n, 2 if n <= 5 else 1) for n in range(1, 21)]
     wait_for(lambda: made.left() == 0, "acknowledgements", 10, 0.02)
+    assert made.forget(5) == 0
+
+
+def test_a_wait_that_lapses_in_the_client(
+    made: Stream, nats: Nats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Just as the server says that nothing is there. nats-py has asyncio's error for that, and its
+    own where the server says nothing; for both, nothing has come.
+    """
+
+    async def lapsed(*_: Any) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(JetStreamContext.PullSubscription, "fetch", lapsed)
     assert made.forget(5) == 0
 
 

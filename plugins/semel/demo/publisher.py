@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import nats
-from nats.errors import Error, TimeoutError
+from nats.errors import Error
 from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
 from semel.demo import flights
@@ -114,9 +114,9 @@ class Stream:
 
         try:
             return asyncio.run(connected())
-        except (Error, OSError, asyncio.TimeoutError) as error:
+        except (Error, OSError) as error:  # A lapsed wait is an OSError, too.
             raise UnavailableError(
-                f"the demo's NATS server: {error or type(error).__name__}", next="semel status"
+                f"the demo's NATS server: {str(error) or type(error).__name__}", next="semel status"
             ) from error
 
 

@@ -160,7 +160,7 @@ class _Nats(Queue):
     def _meaning(self, error: BaseException) -> SemelError:
         from nats import errors
 
-        said = " ".join(f"{self._last_error or error or type(error).__name__}".split())[:300]
+        said = " ".join(f"{self._last_error or str(error) or type(error).__name__}".split())[:300]
         refused = "authorization" in said.lower() or "permissions" in said.lower()
         if refused or isinstance(error, errors.AuthorizationError):
             return TerminalError(
