@@ -2,8 +2,9 @@
 
 - `--tier quick` is `make test`: each test, of the matrices in SAMPLED a sample, and nothing that is
   marked `rest` or `proof`.
-- `--tier rest` is `make rest`, and CI runs both: what quick left out with the same SEMEL_SEED, and
-  with all their examples and steps the tests that draw some.
+- `--tier rest` is `make rest`, and CI runs both: what quick left out with the same SEMEL_SEED, of a
+  large matrix in SAMPLED a third that the seed draws; and with all their examples and steps the
+  tests that draw some.
 - `--tier proof` is `make proof`: each case, and more examples of Hypothesis.
 - Without a tier, as by `pytest` and `make test T=...`: each case but those marked `proof`; and what
   is given by its name, whatever it is marked with.
@@ -15,6 +16,7 @@ values. Steps that are random, and made for a time, have the marker `soak` and r
 """
 
 import itertools
+import math
 import os
 import random
 import re
@@ -42,6 +44,9 @@ EXAMPLES = {"quick": 0.2, "proof": 5}
 NEVER = "not soak and not icu"
 NOT_LONG = f"{NEVER} and not proof"
 """What `addopts` of pyproject.toml says."""
+REST_CASES, REST_SHARE = 8, 1 / 3
+"""What rest takes of a matrix that quick has sampled: so many cases, or such a share if that is
+more."""
 _GUARDED = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
 PAGES = [ROOT / "docs" / f"{name}.md" for name in ("protocol", "postgres", "kafka", "queues")]
 """Those with tables "Guards"."""
@@ -90,7 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     quick = in_quick(items, SEED)
     taken = quick
     if tier == "rest":
-        taken = {i.nodeid for i in items if not i.get_closest_marker("proof")} - quick
+        taken = in_rest(items, quick, SEED)
         taken |= {item.nodeid for item in items if item.nodeid in quick and draws(item)}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in taken])
     items[:] = [item for item in items if item.nodeid in taken]
@@ -117,6 +122,21 @@ def in_quick(items: Sequence[pytest.Item], seed: int) -> set[str]:
             drawn = sample(cases, random.Random(f"{seed} {name}"))
             drawn += [item for item in cases if item.nodeid in guarded]
         found |= {item.nodeid for item in drawn}
+    return found
+
+
+def in_rest(items: Sequence[pytest.Item], quick: set[str], seed: int) -> set[str]:
+    """The node ids of what `make rest` takes of what `make test` leaves out."""
+    functions: dict[str, list[str]] = defaultdict(list)
+    for item in items:
+        if item.nodeid not in quick and not item.get_closest_marker("proof"):
+            functions[item.nodeid.partition("[")[0]].append(item.nodeid)
+    found = set()
+    for name, left in functions.items():
+        if name.startswith(SAMPLED):
+            many = max(REST_CASES, math.ceil(len(left) * REST_SHARE))
+            left = random.Random(f"{seed} rest {name}").sample(left, min(many, len(left)))
+        found |= {*left}
     return found
 
 
