@@ -43,7 +43,8 @@ NEVER = "not soak and not icu"
 NOT_LONG = f"{NEVER} and not proof"
 """What `addopts` of pyproject.toml says."""
 _GUARDED = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
-PAGES = [ROOT / "docs" / f"{name}.md" for name in ("protocol", "postgres", "kafka", "queues")]
+_OF_RULES = ("protocol", "postgres", "kafka", "queues", "bigquery")
+PAGES = [ROOT / "docs" / f"{name}.md" for name in _OF_RULES]
 """Those with tables "Guards"."""
 
 

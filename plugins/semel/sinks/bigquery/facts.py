@@ -1,6 +1,7 @@
 """What a table is like: whether the output fits, and what its rows say of batches."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ import pyarrow as pa
 from google.cloud import bigquery
 from pyarrow import types as at
 
+from semel.clients.sql import query
 from semel.errors import TerminalError
 from semel.formats.jsonlsink import beyond_json
 from semel.sinks import Note, Refused
@@ -111,31 +113,25 @@ def _unfit(
 
 def count(client: bigquery.Client, target: BigQueryTarget, batch_id: int) -> int:
     """How many rows of a batch the table has."""
-    text = f"SELECT COUNT(*) FROM `{target.name}` WHERE _semel_batch = @batch"
+    text = query("bigquery", "count").text.format(table=target.name)
     with target.answers():
         [(found,)] = _answer(client, target, text, batch=batch_id)
     return found
 
 
 def notes(
-    client: bigquery.Client, target: BigQueryTarget, pipeline: str, has: int = 0, most: int = 0
+    client: bigquery.Client, target: BigQueryTarget, pipeline: str, has: int, most: int
 ) -> list[Note]:
-    """What the rows of a table say of batches; of the newest `most`, where that is not 0. Nothing,
-    where there is no table.
+    """What the rows of a table say of the newest `most` batches. Nothing, where there is no table.
 
     The first look goes back to `has` and some more, so that of a table that is clustered by
     `_semel_batch` not all is read.
     """
-    text = (
-        f"SELECT _semel_batch, _semel_seq, COUNT(*) FROM `{target.name}` WHERE _semel_batch >= @at"
-        " GROUP BY 1, 2 ORDER BY 1 DESC"
-    ) + (f" LIMIT {most}" if most else "")
-    for at_least in dict.fromkeys((max(0, has - _NEAR * most) if most else 0, 0)):
-        try:
-            with target.answers():
-                found = [tuple(row.values()) for row in _answer(client, target, text, at=at_least)]
-        except GoneError:
-            return []
+    text = query("bigquery", "notes").text.format(table=target.name, most=most)
+    found: list[tuple[int, ...]] = []
+    for first in dict.fromkeys((max(0, has - _NEAR * most), 0)):
+        with suppress(GoneError), target.answers():
+            found = [tuple(row.values()) for row in _answer(client, target, text, first=first)]
         if len(found) == most:
             break
     return [
@@ -149,7 +145,7 @@ def rows(
 ) -> Iterator[pa.Table]:
     """All rows that say that they are of a batch, typed as `schema`, a page at once."""
     columns = ", ".join(f"`{name}`" for name in schema.names)
-    text = f"SELECT {columns} FROM `{target.name}` WHERE _semel_batch = @batch"
+    text = query("bigquery", "rows").text.format(table=target.name, columns=columns)
     with target.answers():
         for page in _answer(client, target, text, batch=batch_id).to_arrow_iterable():
             yield pa.Table.from_batches([page]).rename_columns(schema.names).cast(schema)

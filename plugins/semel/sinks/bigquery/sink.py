@@ -22,6 +22,8 @@ from semel.sinks import MiscountError, Newest, Notes, Presence, Refuses, Remote,
 from semel.sinks.bigquery import facts, landing
 from semel.sinks.bigquery.target import BigQueryTarget
 
+_ALL = 1 << 62
+
 
 def opened(context: Context, address: str | None, looks: object) -> "BigQuerySink":  # noqa: ARG001
     """The table."""
@@ -94,7 +96,7 @@ class BigQuerySink(Remote):
     def notes(self, newest: Newest | None = None) -> Notes:
         """What the rows say: of a batch that was deleted nothing is left, and all are `pipeline`'s.
         """
-        asked = (newest.has or 0, newest.count) if newest else ()
+        asked = (newest.has or 0, newest.count) if newest else (0, _ALL)
         with self._client() as client:
             return Notes(tuple(facts.notes(client, self._target, self._pipeline, *asked)))
 
