@@ -28,6 +28,7 @@ TESTS = {name: re.findall(r"`([^`]+)`", tests) for name, _, tests in ROWS}
 
 APPLY = """
 import os
+import semel.sinks.bigquery.sink  # Google's client takes a second to import.
 from removals import REMOVALS
 for name, remove in REMOVALS.items():
     if not (child := os.fork()):
