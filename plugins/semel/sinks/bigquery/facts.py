@@ -13,7 +13,7 @@ from semel.clients.sql import query
 from semel.errors import TerminalError
 from semel.formats.jsonlsink import beyond_json
 from semel.sinks import Note, Refused
-from semel.sinks.bigquery.target import BigQueryTarget, GoneError
+from semel.sinks.bigquery.target import REQUEST_SECONDS, BigQueryTarget, GoneError
 
 OWN = {"_semel_batch": "INT64", "_semel_seq": "INT64"}
 """The columns that semel adds, by which it finds a batch's rows."""
@@ -76,7 +76,7 @@ def examine(
                 "another name in the last transform"
             )
     with target.answers():
-        table = client.get_table(target.name, retry=target.retry)
+        table = client.get_table(target.name, **target.patience)
     if why := next(_unfit(target, table, {**columns, **OWN}), None):
         raise TerminalError(f"{target.address} {why}; correct it")
     return table
@@ -160,6 +160,7 @@ def _answer(
         text,
         job_config=bigquery.QueryJobConfig(query_parameters=given, use_query_cache=False),
         location=target.location,
-        retry=target.retry,
+        retry=target.patience["retry"],
+        api_timeout=REQUEST_SECONDS,
         job_retry=None,
     )

@@ -26,7 +26,7 @@ from semel.formats.parquetsink import ROW_GROUP_BYTES
 from semel.formats.pieces import gathered
 from semel.sinks import Presence, Won
 from semel.sinks.bigquery.facts import OWN, count
-from semel.sinks.bigquery.target import ERRORS, BigQueryTarget
+from semel.sinks.bigquery.target import ERRORS, REQUEST_SECONDS, BigQueryTarget
 from semel.sinks.staged import check_count, staged
 
 JOBS_MAX = 1_000
@@ -105,7 +105,7 @@ def _last(
 def _found(client: bigquery.Client, target: BigQueryTarget, name: str) -> LoadJob | None:
     with target.answers():
         try:
-            return client.get_job(name, location=target.location, retry=target.retry)
+            return client.get_job(name, location=target.location, **target.patience)
         except NotFound:
             return None
 
@@ -127,7 +127,7 @@ def _may_be_cured(client: bigquery.Client, target: BigQueryTarget, job: LoadJob)
     if job.error_result.get("reason") in _PASSING:
         return True
     with target.answers():
-        return client.get_table(target.name, retry=target.retry).modified > job.ended
+        return client.get_table(target.name, **target.patience).modified > job.ended
 
 
 def _inserted(
@@ -145,6 +145,7 @@ def _inserted(
         client.load_table_from_file(
             file, target.name, rewind=True, size=file.seek(0, 2), job_id=job_id(won, n),
             location=target.location, job_config=config, num_retries=UPLOAD_RETRIES,
+            timeout=REQUEST_SECONDS,
         )  # fmt: skip
     except ERRORS as error:
         failed = error  # Also a lost answer: the job may be there.

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import requests
 from google.api_core import exceptions as api
@@ -15,8 +16,11 @@ from semel import settings
 from semel.clients import gcp
 from semel.errors import RetryableError, SemelError, TerminalError, UnavailableError, first_line
 
-ANSWER_SECONDS = 60
-"""A service that does not answer for so long, in which the client asks again, is away."""
+ANSWER_SECONDS = 8
+"""How long a question that fails is asked again: errors come within ten seconds."""
+
+REQUEST_SECONDS = 30
+"""How long one request may wait for the next byte."""
 
 ERRORS = (api.GoogleAPIError, GoogleAuthError, requests.RequestException)
 """What the client raises."""
@@ -54,9 +58,10 @@ class BigQueryTarget:
         return f"{self.project}.{self.table}"
 
     @property
-    def retry(self) -> "api.retry.Retry":
-        """How often a call that only asks is made again."""
-        return bigquery.DEFAULT_RETRY.with_timeout(ANSWER_SECONDS)
+    def patience(self) -> dict[str, Any]:
+        """How long a call that only asks may take, as its keywords."""
+        retry = bigquery.DEFAULT_RETRY.with_timeout(ANSWER_SECONDS)
+        return {"retry": retry, "timeout": REQUEST_SECONDS}
 
     def client(self) -> bigquery.Client:
         """TerminalError: there are no credentials. With BIGQUERY_EMULATOR_HOST none are needed."""
