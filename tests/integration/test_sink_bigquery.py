@@ -4,6 +4,7 @@ whatever is lost, killed, refused or done twice.
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from fixtures.batches.account import quiet
 from fixtures.batches.faults import dies_at
 from fixtures.batches.workbench import Workbench, events
-from fixtures.bigquery.outlet import DECLARED, EVENTS, NAME, OWN, Outlet, found
+from fixtures.bigquery.outlet import CLUSTERED, DECLARED, EVENTS, NAME, OWN, Outlet, found
 from fixtures.bigquery.server import TOKEN, LostError, Refusal
 from fixtures.contract.sinks import table
 from fixtures.spark.local import LocalEngine
@@ -35,10 +36,12 @@ from semel.errors import (
 )
 from semel.ledger import Ledger
 from semel.runs.run import run_batch
-from semel.sinks import MiscountError, Presence, Won
-from semel.sinks.bigquery import landing, target
+from semel.sinks import MiscountError, Newest, Presence, Won
+from semel.sinks.bigquery import facts, landing, target
 from semel.sinks.bigquery.landing import job_id
 from semel.sinks.staged import staged
+from semel.spark import check
+from semel.spark.check import Checked
 
 WAIT_SECONDS = 30
 
@@ -404,6 +407,26 @@ def test_errors_of_the_service_say_what_to_do(
 
 
 # Attacks BQ2.
+def test_a_job_that_does_not_show_yet_is_asked_for_later(outlet: Outlet) -> None:
+    """Its id is taken, and it is not to be had for a while: that is neither success nor failure."""
+    won, sink = outlet.won(table(0, 10)), outlet.sink()
+    with dies_at("sink.after_load"):
+        sink.publish(won, won.files)
+
+    def hook(asked: str) -> None:
+        if "/jobs/semel-" in asked:
+            raise Refusal(404, "notFound")
+
+    outlet.fake.hook = hook
+    outlet.fake.held = True  # So that no rows tell of it.
+    with pytest.raises(RetryableError, match="does not show yet; run finalize again"):
+        sink.publish(won, won.files)
+    outlet.fake.hook, outlet.fake.held = lambda _: None, False
+    outlet.finalize(won)
+    assert outlet.ids == ids(0, 10) and outlet.fake.loads() == [job_id(won, 0)]
+
+
+# Attacks BQ2.
 def test_rows_without_their_job_are_not_doubled(outlet: Outlet) -> None:
     """BigQuery forgets jobs after six months: rows of the batch's number are found all the same."""
     won = outlet.won(table(0, 10))
@@ -458,6 +481,45 @@ def test_a_table_of_another_time_is_missed(
         outlet.fake.change(NAME, lambda _: whole)
     run(bench, ledger, "r4")
     assert outlet.ids == [*ids(0, 28), *ids(30, 50)]
+
+
+# Attacks H2.
+def test_the_newest_notes_are_looked_for_nearby(
+    outlet: Outlet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a long table what is near is asked, and all of it only where that is too little."""
+    monkeypatch.setattr(facts, "_NEAR", 1)
+    for number in (1, 2, 3, 4, 50, 51, 52):
+        outlet.finalize(outlet.won(table(number, number + 1), batch_id=number))
+    outlet.fake.queried.clear()
+
+    def noted(has: int | None, count: int) -> list[int]:
+        found = outlet.sink().notes(Newest("events", count, outlet.folder, has)).found
+        return [note.batch_id for note in found]
+
+    assert noted(52, 3) == [52, 51, 50] and noted(52, 5) == [52, 51, 50, 4, 3]
+    assert noted(None, 2) == [52, 51] and len(outlet.sink().notes().found) == 7
+    firsts = [values["first"] for values in outlet.fake.queried]
+    assert firsts == [49, 47, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("about", "ok", "said"),
+    [({}, True, "0 rows; it is not clustered by _semel_batch"), (CLUSTERED, True, "0 rows$"),
+     (None, False, "is not there .*make it, docs/bigquery.md says how")],
+)  # fmt: skip
+def test_check_says_what_it_is_like(
+    bench: Workbench, outlet: Outlet, about: dict | None, ok: bool, said: str
+) -> None:
+    """By `semel check`, which changes nothing."""
+    outlet.fake.tables[NAME].about = about or {}
+    if about is None:
+        outlet.fake.tables.clear()
+    checked = Checked()
+    check._sinks(checked, [bench.spec(sink=DECLARED)], quiet)
+    [one] = checked.checks
+    assert re.search(said, one.detail) and one.ok is ok
+    assert outlet.fake.loads() == []
 
 
 def with_batch(rows: pa.Table, number: int) -> pa.Table:

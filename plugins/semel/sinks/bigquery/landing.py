@@ -182,7 +182,7 @@ def _check(target: BigQueryTarget, won: Won, job: LoadJob) -> None:
     told = f"batch {won.batch_id}: load job {job.job_id}"
     if not job.error_result:
         wanted, where = sum(file.records for file in won.files), str(job.destination)
-        if (job.output_rows, where) != (wanted, target.name):
+        if (job.output_rows or 0, where) != (wanted, target.name):
             raise CorruptionError(
                 f"{told} has loaded {job.output_rows} rows into {where}, and its manifest says "
                 f"{wanted} for {target.name}"
