@@ -579,7 +579,7 @@ OF_MINUTES: dict[str, Removal] = {
     "a table of BigQuery is looked at before any work":
         other("sinks.bigquery.facts:_unfit", lambda _: lambda *_: iter(())),
     "a time that BigQuery does not take is found in stage":
-        gives("sinks.bigquery.facts:RowCheck.__call__", ()),
+        gives("sinks.bigquery.refused:RowCheck.__call__", ()),
     "rows are counted before they are loaded": gives(f"{LOADS}:check_count"),
     "rows of a table of BigQuery are counted":
         code("sinks.bigquery.sink:BigQuerySink.rows", "found != wanted"),

@@ -5,6 +5,8 @@ whatever is lost, killed, refused or done twice.
 import json
 import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -320,6 +322,10 @@ def named(*names: str) -> pa.Table:
 
 
 NTZ = pa.table({"id": ["a"], "n": pa.array([datetime(2026, 1, 1)], pa.timestamp("us"))})
+SHORT = {"schema": {"fields": [
+    {"name": name, "type": kind, "mode": "NULLABLE", **({"maxLength": "3"} if name == "id" else {})}
+    for name, kind in {**EVENTS, **OWN}.items()
+]}}  # fmt: skip
 PARTS = {"timePartitioning": {"type": "DAY", "expirationMs": "86400000"}}
 
 
@@ -330,6 +336,7 @@ PARTS = {"timePartitioning": {"type": "DAY", "expirationMs": "86400000"}}
         ({"id": "STRING"}, {}, table(0, 1), r"lacks columns .* `n` INT64, ADD COLUMN `at` TIM"),
         ({**EVENTS, "n": "FLOAT64"}, {}, table(0, 1), "column 'n' not as INT64"),
         ({**EVENTS, "n": "NUMERIC"}, {}, table(0, 1), "column 'n' not as INT64"),
+        (EVENTS, SHORT, table(0, 1), "column 'id' not as STRING without parameters"),
         (EVENTS, {"type": "VIEW"}, table(0, 1), "is a VIEW, to which no load job appends"),
         (EVENTS, {"expirationTime": "1893456000000"}, table(0, 1), "lets rows expire"),
         (EVENTS, PARTS, table(0, 1), "lets rows expire"),
@@ -451,6 +458,15 @@ def test_a_time_that_the_table_does_not_take_is_a_dead_letter(
     bench.write("in/a.jsonl", [*events(0, 10), bad])
     run(bench, ledger, "r1")
     assert outlet.ids == ids(0, 10)
+
+
+def test_tasks_need_no_client_of_google() -> None:
+    """What finds such records is sent to executors, which have semel alone."""
+    code = "import sys, semel.sinks.bigquery.refused; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "semel.sinks" in done.stdout and "google.cloud" not in done.stdout
 
 
 # Attacks H2, BQ7.

@@ -2,17 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 from google.cloud import bigquery
 from pyarrow import types as at
 
 from semel.clients.sql import query
 from semel.errors import TerminalError
-from semel.formats.jsonlsink import beyond_json
-from semel.sinks import Note, Refused
+from semel.sinks import Note
 from semel.sinks.bigquery.target import REQUEST_SECONDS, BigQueryTarget, GoneError
 
 OWN = {"_semel_batch": "INT64", "_semel_seq": "INT64"}
@@ -40,22 +37,6 @@ def type_of(kind: pa.DataType) -> str | None:
         "TIMESTAMP": at.is_timestamp(kind) and kind.unit == "us" and bool(kind.tz),
     }
     return next((name for name, fits in known.items() if fits), None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowCheck:
-    """Finds rows that BigQuery would refuse: its dates and times are of the years 1 to 9999."""
-
-    notes: tuple[str, ...] = ()
-
-    def __call__(self, table: pa.Table) -> list[Refused]:
-        found = []
-        for name in table.column_names:
-            bad = beyond_json(table.column(name).combine_chunks(), "range")
-            if bad.any():
-                why = f"column {name!r} is not of the years 1 to 9999"
-                found.append(Refused(np.flatnonzero(bad), "range", why))
-        return found
 
 
 # Keeps BQ4.

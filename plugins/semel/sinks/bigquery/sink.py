@@ -20,6 +20,7 @@ from semel.declare.context import Context
 from semel.model.manifest import Kind, ManifestFile, Published, StagedFile
 from semel.sinks import MiscountError, Newest, Notes, Presence, Refuses, Remote, Won
 from semel.sinks.bigquery import facts, landing
+from semel.sinks.bigquery.refused import RowCheck
 from semel.sinks.bigquery.target import BigQueryTarget
 
 _ALL = 1 << 62
@@ -63,7 +64,7 @@ class BigQuerySink(Remote):
 
     def check(self, schema: pa.Schema | None, staged: Path) -> Refuses:  # noqa: ARG002 - the seam's
         self.describe(schema)
-        return facts.RowCheck()
+        return RowCheck()
 
     def describe(self, schema: pa.Schema | None) -> str:
         with self._client() as client:
