@@ -82,18 +82,23 @@ def upload(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 # Attacks BQ2.
-@pytest.mark.parametrize("done", [True, False])
-def test_a_lost_answer_is_settled_by_the_job(outlet: Outlet, upload: str, done: bool) -> None:
-    """Whether the job was inserted or not: the rows are there once, by one job."""
+def test_a_lost_answer_is_settled_by_the_job(outlet: Outlet, upload: str) -> None:
+    """The job is there, and its answer did not come: the rows are there once, by one job."""
     won = outlet.won(table(0, 10), table(10, 15))
-    outlet.fake.hook = once(upload, LostError(done=done))
-    sink = outlet.sink()
-    if done:
+    outlet.fake.hook = once(upload, LostError(done=True))
+    outlet.sink().publish(won, won.files)
+    outlet.finalize(won)
+    assert outlet.ids == ids(0, 15) and outlet.fake.loads() == [job_id(won, 0)]
+
+
+# Attacks BQ2.
+def test_a_request_that_did_not_arrive_is_made_again(outlet: Outlet, upload: str) -> None:
+    """No job is there, so nothing is: the next finalize inserts it."""
+    won, sink = outlet.won(table(0, 10), table(10, 15)), outlet.sink()
+    outlet.fake.hook = once(upload, LostError(done=False))
+    with pytest.raises(UnavailableError, match="does not answer"):
         sink.publish(won, won.files)
-    else:
-        with pytest.raises(UnavailableError, match="does not answer"):
-            sink.publish(won, won.files)
-        assert outlet.ids == [] and sink.look(won) == [Presence.ABSENT] * 2
+    assert outlet.ids == [] and sink.look(won) == [Presence.ABSENT] * 2
     outlet.finalize(won)
     assert outlet.ids == ids(0, 15) and outlet.fake.loads() == [job_id(won, 0)]
 
