@@ -48,7 +48,8 @@ REST_CASES, REST_SHARE = 8, 1 / 3
 """What rest takes of a matrix that quick has sampled: so many cases, or such a share if that is
 more."""
 _GUARDED = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
-PAGES = [ROOT / "docs" / f"{name}.md" for name in ("protocol", "postgres", "kafka", "queues")]
+_OF_RULES = ("protocol", "postgres", "kafka", "queues", "bigquery")
+PAGES = [ROOT / "docs" / f"{name}.md" for name in _OF_RULES]
 """Those with tables "Guards"."""
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import bigquery
 from psycopg.rows import dict_row
 
 from semel.archive import layout
@@ -95,7 +98,7 @@ def _read(spec: Spec) -> Found:
     found = Found()
     places, names = [], {}
     roots = {"sink": spec.sink_path(), "archive": layout.of(spec)}
-    kinds = {"postgres": _Table, "kafka": _Topic}
+    kinds = {"postgres": _Table, "kafka": _Topic, "bigquery": _Loaded}
     table = None if roots["sink"] else kinds[spec.sink.type](spec)
     for path in sorted((roots["archive"] / "markers").glob("b*.json")):
         marker = json.loads(path.read_text())
@@ -224,6 +227,28 @@ class _Table:
         assert by["batch_id"] not in self.rows, f"rows of {by}, which was replaced"
         if any(file["kind"] == "data" for file in marker["files"]):
             assert self.notes.pop(by["batch_id"])["fence"] == by["fence"]
+
+
+class _Loaded(_Table):
+    """The same of a table of BigQuery, whose rows are their own notes."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.rows, self.notes = {}, {}
+        name = f"{spec.sink.project}.{spec.sink.table}"
+        with closing(bigquery.Client(spec.sink.project, AnonymousCredentials())) as client:
+            config = bigquery.QueryJobConfig(use_query_cache=False)
+            found = client.query_and_wait(
+                f"SELECT * FROM `{name}`", location=spec.sink.location, job_config=config
+            )
+            for row in sorted(map(dict, found), key=lambda row: row["_semel_offset"]):
+                self.rows.setdefault(row["_semel_batch"], []).append(row)
+
+    def landed(self, marker: dict[str, Any], counts: Counter[str]) -> list[dict[str, Any]]:
+        batch = marker["batch_id"]
+        rows = self.rows.pop(batch, [])
+        assert len(rows) == counts["data"], f"batch {batch}: {len(rows)} rows, {counts}"
+        assert {row["_semel_seq"] for row in rows} <= {marker["commit_seq"]}
+        return rows
 
 
 class _Topic(_Table):

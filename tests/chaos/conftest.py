@@ -10,6 +10,8 @@ import pytest
 from fix_receive import heard, line  # noqa: F401
 from fix_scene import SINKS, scene  # noqa: F401
 from fixtures.batches.faults import children, forks  # noqa: F401
+from fixtures.bigquery.outlet import CLUSTERED, EVENTS, NAME, OWN
+from fixtures.bigquery.server import FakeBigQuery
 from fixtures.kafka.broker import Kafka
 from fixtures.kafka.outlet import CONTROL
 from fixtures.postgres.server import database
@@ -34,6 +36,14 @@ def events_topic(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("AIRFLOW_CONN_BROKER", json.dumps(plain))
     monkeypatch.setitem(SINKS, "topic", {**SINKS["topic"], "topic": name})
     return name
+
+
+@pytest.fixture
+def events_loaded(bigquery: FakeBigQuery) -> FakeBigQuery:
+    """A table of the fake BigQuery for the scene."""
+    places = {"_semel_source": "INT64", "_semel_offset": "INT64"}
+    bigquery.make(NAME, {**EVENTS, **places, **OWN}, **CLUSTERED)
+    return bigquery
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from checker import Found, assert_exact
 from fixtures.batches import account, replays
 from fixtures.batches.account import quiet, sql
 from fixtures.batches.workbench import Workbench, events
+from fixtures.bigquery.outlet import DECLARED
 from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.commit import Committed, commit
@@ -30,9 +31,11 @@ SINKS = {
     "files": {},
     "append": _TABLE,
     "upsert": {**_TABLE, "mode": "upsert", "key": ["id"]},
+    "bigquery": DECLARED,
     "topic": {"type": "kafka", "connection": "broker", "topic": "events", "key": "id"},
 }
-"""The sinks of the scene. Tables need the fixture `table`, the topic needs `events_topic`."""
+"""The sinks of the scene. Tables need the fixture `table`, BigQuery's `events_loaded`, the topic
+`events_topic`."""
 
 
 class Scene:

@@ -61,6 +61,9 @@ OF_TABLES = ("sink.before_commit", ACCEPTED)
 OF_TOPICS = ("sink.after_fence", "sink.before_cut", "sink.after_cut")
 """What only a Kafka topic as a sink passes."""
 
+OF_LOADS = ("sink.before_load", "sink.after_load")
+"""What only a table of BigQuery as a sink passes."""
+
 REPLACES = ("finalize.before_replace", "finalize.before_rename", "finalize.after_rename")
 OF_REPLAYS = (
     "replay.before_write", "replay.after_write", *REPLACES, "collect.before_removed",
@@ -81,9 +84,9 @@ BEHIND_COMMIT = ("finalize", "sink", "accept", "adopt")
 """The verbs that ask a sink: their points are tried with each sink in `make test`."""
 
 OF_UPSERT = ("finalize", "sink")
-"""All else is the same in both modes of a table, and where a topic is the sink."""
+"""All else is the same in both modes of a table, and where a service is the sink."""
 
-TAKE_NO_REPLAY = ("upsert", "topic")
+TAKE_NO_REPLAY = ("upsert", "bigquery", "topic")
 
 
 def scripts(sink: str, point: str) -> list[str]:
@@ -107,7 +110,8 @@ def scripts(sink: str, point: str) -> list[str]:
 
 def points(sink: str) -> list[str]:
     """What is passed on the way to a sink; of others only what append does not pass alike."""
-    not_passed = {"files": (*OF_TABLES, *OF_TOPICS), "topic": OF_TABLES}.get(sink, OF_TOPICS)
+    own = {"append": OF_TABLES, "upsert": OF_TABLES, "topic": OF_TOPICS, "bigquery": OF_LOADS}
+    not_passed = {*OF_TABLES, *OF_TOPICS, *OF_LOADS}.difference(own.get(sink, ()))
     passed = [point for point in failpoints.points() if point not in not_passed]
     if sink == "files":
         return passed
@@ -209,6 +213,8 @@ class Scenes:
     def make(self, sink: str, script: str, point: str) -> Scene:
         if sink == "topic":
             self.request.getfixturevalue("events_topic")
+        if sink == "bigquery":
+            self.request.getfixturevalue("events_loaded")
         changes = {}
         if point in FLOOR:
             changes["record_time"] = "at"
@@ -284,7 +290,7 @@ class Scenes:
         )
 
 
-# Attacks P1, F1, F6, A2, G1, C11, D4, D11, RP2, RP4, RP5, RP7, RP9, PG1, PG2, PG7, KP1, KP2.
+# Attacks P1, F1, F6, A2, G1, C11, D4, D11, RP2, RP4, RP5, RP7, RP9, PG1, PG2, PG7, KP1, KP2, BQ2.
 @pytest.mark.sample(36)
 @pytest.mark.parametrize(("sink", "script", "point", "kind", "companion"), cases())
 def test_killed_and_killed_again(

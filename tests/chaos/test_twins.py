@@ -108,6 +108,16 @@ def test_finalize_twice_at_once_into_a_table(
     test_finalize_twice_at_once(Scene(bench, ledger, "append"), point, nth)
 
 
+# Attacks F9, BQ2.
+@pytest.mark.usefixtures("events_loaded")
+@pytest.mark.parametrize("point", ["sink.before_load", "sink.after_load", "sink.after_publish"])
+def test_finalize_twice_at_once_into_bigquery(
+    bench: Workbench, ledger: Ledger, point: str
+) -> None:
+    """The same where a load job makes the output: both ask for one job."""
+    test_finalize_twice_at_once(Scene(bench, ledger, "bigquery"), point, 1)
+
+
 def test_remove_folder_meets_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that another process removes while it is measured is gone, and no error."""
     folder = tmp_path / "f0001"

@@ -225,6 +225,7 @@ def begin_under_any_name(judge: Callable) -> Callable:
 
 
 LANDING = "sinks.kafka.landing"
+LOADS = "sinks.bigquery.landing"
 READING = "sources.kafka.messages:READING"
 MESSAGES = "sources.kafka.messages:messages"
 POINT = "\n        failpoints.point('finalize.before_rename')\n        "
@@ -567,6 +568,24 @@ OF_MINUTES: dict[str, Removal] = {
     "the audit reads the whole topic": other("sinks.kafka.reading:strays", lambda _: lambda *_: {}),
     "a cut begins where the last one ended":
         code(f"{LANDING}:_Landing._blocks", "self._note.rows", new="0"),
+    "a load job is known by the manifest's digest":
+        code(f"{LOADS}:job_id", "-{won.digest[:12]}", new=""),
+    "a job is asked for in its location":
+        code(f"{LOADS}:_found", "target.location", new='"US"'),
+    "a job is waited for":
+        code(f"{LOADS}:land", "_check(target, won, _waited(client, target, won, job))", new="pass"),
+    "a lost answer is no failure":
+        code(f"{LOADS}:_inserted", "failed = error ", new="raise target.told(error) "),
+    "rows are looked for beside the job":
+        code(f"{LOADS}:land", "count(client, target, won.batch_id)"),
+    "rows that are refused are not sent again": gives(f"{LOADS}:_may_be_cured", True),
+    "a table of BigQuery is looked at before any work":
+        other("sinks.bigquery.facts:_unfit", lambda _: lambda *_: iter(())),
+    "a time that BigQuery does not take is found in stage":
+        gives("sinks.bigquery.refused:RowCheck.__call__", ()),
+    "rows are counted before they are loaded": gives(f"{LOADS}:check_count"),
+    "rows of a table of BigQuery are counted":
+        code("sinks.bigquery.sink:BigQuerySink.rows", "found != wanted"),
     "a task asks for the topic's id": gives("sources.kafka.claimed:check_topic"),
     "a deleted start is an error for a task":
         other(READING, lambda old: old | {"auto_offset_reset": "earliest"}),

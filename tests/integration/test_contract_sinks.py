@@ -16,6 +16,7 @@ import pytest
 from fixtures.batches.account import quiet
 from fixtures.batches.faults import dies_at
 from fixtures.batches.workbench import Workbench, events
+from fixtures.bigquery.outlet import BigTable
 from fixtures.contract.sinks import Files, Place
 from fixtures.kafka.outlet import Topic
 from fixtures.postgres.warehouse import Table
@@ -35,7 +36,10 @@ from semel.sinks import Presence, Won
 from semel.stage import stage
 from workers import NEEDS_BROKER
 
-SINKS = ("parquet", "jsonl", "csv", "append", "upsert", pytest.param("topic", marks=NEEDS_BROKER))
+SINKS = (
+    "parquet", "jsonl", "csv", "append", "upsert", "bigquery",
+    pytest.param("topic", marks=NEEDS_BROKER),
+)  # fmt: skip
 WAIT_SECONDS = 30
 
 
@@ -47,6 +51,8 @@ def place(
         return Table(bench, request.getfixturevalue("warehouse"), monkeypatch, request.param)
     if request.param == "topic":
         return Topic(bench, request.getfixturevalue("kafka"), monkeypatch)
+    if request.param == "bigquery":
+        return BigTable(bench, request.getfixturevalue("bigquery"), monkeypatch)
     return Files(bench, request.param)
 
 

@@ -71,12 +71,13 @@ POSTGRES = ROOT / "docs" / "postgres.md"
 KAFKA = ROOT / "docs" / "kafka.md"
 CHAIN = ROOT / "docs" / "chain.md"
 QUEUES = ROOT / "docs" / "queues.md"
-PAGES = (PROTOCOL, FILES, CHAIN, POSTGRES, KAFKA, QUEUES)
+BIGQUERY = ROOT / "docs" / "bigquery.md"
+PAGES = (PROTOCOL, FILES, CHAIN, POSTGRES, KAFKA, QUEUES, BIGQUERY)
 """What holds rules. Those of one source or sink have a page of their own, and later ones also two
 letters.
 """
 
-RULE = re.compile(r"\b(?:PG|RP|KS|KP|CH|[PSCFGALRDHQ])[1-9][0-9]?\b")
+RULE = re.compile(r"\b(?:PG|RP|KS|KP|CH|BQ|[PSCFGALRDHQ])[1-9][0-9]?\b")
 
 
 def rules() -> list[str]:

@@ -42,6 +42,20 @@ def test_what_is_the_same(other: dict[str, int]) -> None:
     assert known(1, Told.LISTED).holds(note(1, **other)) is Holds.OTHER
 
 
+# Attacks H1, H2.
+@pytest.mark.parametrize(
+    ("other", "holds"),
+    [({}, Holds.SAME), ({"rows": 9}, Holds.SAME), ({"rows": 11}, Holds.OTHER),
+     ({"commit_seq": 2}, Holds.OTHER)],
+)  # fmt: skip
+def test_rows_that_are_their_own_note(other: dict[str, int], holds: Holds) -> None:
+    """They know neither attempt nor ledger, and some may have been deleted since; more are others.
+    """
+    told = note(1, fence=None, ledger=None, **other)
+    assert known(1, Told.LISTED).holds(told) is holds
+    assert compare("flights", "ours", [], [told]) == Differences(strays=(told,))
+
+
 # Attacks H2.
 def test_whose_notes_are_foreign() -> None:
     """Those of another pipeline or another ledger; who knows no ledger takes any for its own."""

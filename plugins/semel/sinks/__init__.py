@@ -104,15 +104,16 @@ class Old:
 class Note:
     """A target's record of a batch. `rows` counts the rows published or accepted as refused.
 
-    `ledger`: see `Pipeline.ledger`.
+    `ledger`: see `Pipeline.ledger`. `fence` and `ledger` are None where the rows themselves are the
+    record: then `rows` counts those that are there, and some may have been deleted since.
     """
 
     pipeline: str
     batch_id: int
     commit_seq: int
-    fence: int
+    fence: int | None
     rows: int
-    ledger: str
+    ledger: str | None
 
 
 class Newest(NamedTuple):

@@ -77,7 +77,11 @@ class Known:
         """Compare it with the target's note."""
         if note is None:
             return Holds.NOTHING
-        same = (note.commit_seq, note.fence, note.rows) == (self.commit_seq, self.fence, self.rows)
+        if note.fence is None:
+            same = note.commit_seq == self.commit_seq and note.rows <= self.rows
+        else:
+            wanted = self.commit_seq, self.fence, self.rows
+            same = (note.commit_seq, note.fence, note.rows) == wanted
         return Holds.SAME if same else Holds.OTHER
 
 
@@ -100,7 +104,8 @@ def compare(
     found: dict[Finding, list] = {finding: [] for finding in Finding}
     foreign = []
     for note in notes:
-        if note.pipeline != pipeline or ledger not in (None, note.ledger):
+        says = note.fence is not None
+        if note.pipeline != pipeline or (says and ledger not in (None, note.ledger)):
             foreign.append(note)
             continue
         own[note.batch_id] = note

@@ -12,7 +12,7 @@ from semel.declare.place import Place
 from semel.errors import TerminalError
 from semel.sinks import Sink
 
-KINDS = ("files", "postgres", "kafka")
+KINDS = ("files", "postgres", "kafka", "bigquery")
 """A kind is a folder here: `spec.py` holds its declaration, and `sink.opened` gives its Sink."""
 
 ARCHIVES = "_semel"

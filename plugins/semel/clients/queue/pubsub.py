@@ -1,15 +1,13 @@
-"""Google Pub/Sub, by its own client: which credentials are taken, and what its errors mean.
+"""Google Pub/Sub, by its own client, and what its errors mean.
 
-The credentials are those of an Airflow connection of type google_cloud_platform, as Airflow's own
-provider reads it, or the application default ones. The client renews them. With
-PUBSUB_EMULATOR_HOST it takes none. Known limitation: neither Google's token service nor its
-metadata server was ever met, nor what the real service says of exactly-once delivery.
+The client renews its credentials (`clients/gcp.py`); with PUBSUB_EMULATOR_HOST it takes none. Known
+limitation: neither Google's token service nor its metadata server was ever met, nor what the real
+service says of exactly-once delivery.
 
 Messages are pulled by the client's channel and as plain protobuf, at 4 us each; the classes that
 the client puts around them make that 55.
 """
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,15 +15,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from semel import settings
-from semel.clients.connection import (
-    Fields,
-    Unusable,
-    installed,
-    parsed,
-    require_kind,
-    text_of,
-    usable,
-)
+from semel.clients import gcp
+from semel.clients.connection import installed
 from semel.clients.queue import About, Pulled, Queue
 from semel.errors import SemelError, TerminalError, UnavailableError
 
@@ -49,8 +40,6 @@ MESSAGE_BYTES = 64 << 10
 _SCOPE = "https://www.googleapis.com/auth/pubsub"
 _SERVICE = "/google.pubsub.v1.Subscriber/"
 _DELETED = "_deleted-topic_"
-_EXAMPLE = '"conn_type": "google_cloud_platform", "extra": {"key_path": "/path/to/key.json"}'
-_ELSEWHERE = ("key_secret_name", "impersonation_chain", "idp_issuer_url")
 _RIGHTS = "pubsub.subscriptions.get and pubsub.subscriptions.consume"
 
 
@@ -68,57 +57,12 @@ def opened(
     """
     with installed("Pub/Sub", "pubsub"):
         from google.cloud.pubsub_v1 import SubscriberClient
-    from google.auth.exceptions import GoogleAuthError
 
-    if connection is None:
-        who, credentials = "the application default credentials", None
-    else:
-        who, text = f"the connection {connection!r}", text_of(connection, find, _EXAMPLE)
-        with usable(connection, "Pub/Sub"):
-            credentials = _credentials(parsed(text))
-    try:
+    who = gcp.who(connection)
+    credentials = gcp.credentials(connection, "Pub/Sub", _SCOPE, find)
+    with gcp.needed():
         client = SubscriberClient(credentials=credentials)
-    except GoogleAuthError as error:
-        raise TerminalError(
-            f"there are no Google credentials here ({type(error).__name__}); name a connection, or "
-            "let GOOGLE_APPLICATION_CREDENTIALS name a key's file"
-        ) from None
     return Pubsub(client, subscription, who)
-
-
-def _credentials(found: Fields) -> Any:
-    """Credentials of a key, or None: the application default ones. ValueError: it is no key."""
-    from google.auth.credentials import AnonymousCredentials
-    from google.auth.exceptions import GoogleAuthError
-    from google.oauth2 import service_account
-
-    require_kind(found, "google_cloud_platform")
-    # Older versions of Airflow wrote long names.
-    extra = {
-        key.removeprefix("extra__google_cloud_platform__"): value
-        for key, value in found.extra.items()
-    }
-    if named := [name for name in _ELSEWHERE if extra.get(name)]:
-        raise Unusable(f"its extra has {named[0]}, which semel does not take; give a key")
-    if extra.get("is_anonymous"):
-        return AnonymousCredentials()
-    key = extra.get("keyfile_dict") or extra.get("keyfile_json")
-    path = extra.get("key_path") or extra.get("credential_config_file")
-    if path:
-        try:
-            with open(path, encoding="utf-8") as file:
-                key = file.read()
-        except OSError as error:
-            raise Unusable(f"the key's file cannot be read: {error.strerror}") from None
-    if not key:
-        return None
-    key = json.loads(key) if isinstance(key, str) else dict(key)
-    if key.get("type") != "service_account":
-        raise Unusable("its key is not one of a service account")
-    try:
-        return service_account.Credentials.from_service_account_info(key, scopes=[_SCOPE])
-    except (GoogleAuthError, ValueError):
-        raise Unusable("its key is not whole: make a new one for the service account") from None
 
 
 class Pubsub(Queue):

@@ -1,0 +1,1 @@
+"""A table of BigQuery, appended to by load jobs."""

@@ -1,0 +1,51 @@
+"""The declaration of a table of BigQuery as a sink."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from semel.declare.parts import Text
+from semel.declare.place import Place
+from semel.sinks.spec import Service, folder_of
+
+
+class BigQuerySink(Service):
+    """A table of BigQuery: the rows of a batch are appended by one load job. Experimental."""
+
+    type: Literal["bigquery"]
+    """The kind of sink."""
+    connection: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """The Airflow connection, of type google_cloud_platform; null: the machine's credentials."""
+    project: str = Field(pattern=r"^[a-z][a-z0-9.:-]*$")
+    """The project of the table, in which the load jobs run, too."""
+    location: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9-]*$")
+    """Where the table's dataset is, as `EU` or `europe-west3`: ids of jobs are unique within it."""
+    table: str = Field(pattern=r"^[A-Za-z0-9_]+\.[A-Za-z0-9_-]+$")
+    """The table, as dataset.table. One table, one pipeline."""
+    archive: Text | None = None
+    """The folder of markers and all else that is kept; null: `_semel/<pipeline>/` with the data."""
+    position_columns: bool = Field(default=False, strict=True)
+    """Add each record's source file and byte position to the output, as _semel columns."""
+
+    place: ClassVar[tuple[str, ...]] = ("connection", "project", "location", "table")
+    way: ClassVar[tuple[str, ...]] = ("connection",)
+
+    def describe(self) -> str:
+        """The table."""
+        return f"table `{self.project}.{self.table}` of BigQuery in `{self.location}`"
+
+    def dataset(self, address: str) -> tuple[str, str]:  # noqa: ARG002 - the table says it
+        """Project, dataset and table."""
+        return "bigquery", f"{self.project}.{self.table}"
+
+    def whereabouts(self) -> Place:
+        """The table, wherever its dataset is: that has its name once in a project."""
+        return "table", self.project, self.table
+
+    @field_validator("archive")
+    @classmethod
+    def _archive(cls, path: str | None) -> str | None:
+        return folder_of(path)
+
+
+DECLARED = BigQuerySink
