@@ -28,7 +28,7 @@ def ledger_of(job: StageJob) -> Ledger:
     TerminalError: it names none, or one that is not the driver's.
     """
     try:
-        ledger = _ledger(settings.ledger_dsn())
+        ledger = ledger_at(settings.ledger_dsn())
     except UnavailableError as error:
         raise TerminalError(
             f"an executor on {socket.gethostname()} does not know the ledger: {error}. "
@@ -46,7 +46,7 @@ def ledger_of(job: StageJob) -> Ledger:
 
 
 @cache
-def _ledger(dsn: str) -> Ledger:
+def ledger_at(dsn: str) -> Ledger:
     """Cached, so that the tasks of a process share the ledger's connection."""
     return Ledger(dsn)
 
