@@ -124,7 +124,7 @@ def test_a_sync_that_fails_acknowledges_nothing(
     assert len(heard.acknowledged) == acknowledged
     assert not set(heard.handed_back) & set(heard.acknowledged)
     many = len(heard.handed_back)
-    assert f": {many} messages handed back" in str(raised.value)
+    assert f": {many} messages not acknowledged" in str(raised.value)
     line.drain()
     assert set(heard.acknowledged) <= set(line.spooled())
     run(ledger, line.spec, "r1")

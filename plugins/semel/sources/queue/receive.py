@@ -266,6 +266,8 @@ class _Receiver:
             return False
         if about.address != self.about.address:
             # An acknowledgement could be of a message of the other queue, which nobody has.
+            self.taken -= len(self.filling.pulled)
+            self.size -= self.filling.size
             self.filling = _Group()
             self._settle(acknowledge=False)
             self._seal()
@@ -367,9 +369,9 @@ class _Receiver:
         left = self.taken - self.done.messages
         return UnavailableError(
             f"the spool {self.spool.path} cannot be written ({error.strerror}): "
-            f"{count(left, 'message')} handed back, none of them acknowledged. Before that: "
-            f"{self.done.told()}; a segment that is not sealed is sealed by the next receive or "
-            "plan. Make room, or mend the disk"
+            f"{count(left, 'message')} not acknowledged, so the queue delivers them again. Before "
+            f"that: {self.done.told()}; a segment that is not sealed is sealed by the next receive "
+            "or plan. Make room, or mend the disk"
         )
 
 
