@@ -340,8 +340,10 @@ def _columns(found: Sequence[Any]) -> Pulled:
     return Pulled(
         ids=[each.message_id for each in plain],
         published=[each.seconds * 1_000_000 + each.nanos // 1_000 for each in times],
+        # Most have none: to ask what an empty mapping has costs more than all else of a message.
         attributes=[
-            [(key, value.encode()) for key, value in each.attributes.items()] for each in plain
+            [(key, found[key].encode()) for key in found] if found else []
+            for found in [each.attributes for each in plain]
         ],
         ordering_keys=[each.ordering_key or None for each in plain],
         attempts=[each.delivery_attempt for each in found],
