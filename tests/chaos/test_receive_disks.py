@@ -17,6 +17,7 @@ from semel.ledger import Ledger
 from semel.sources.queue import receive
 from semel.sources.queue.spool import Spool
 
+
 def groups_of(messages: int, patch: pytest.MonkeyPatch) -> None:
     """Groups end by their number alone, however slow the machine is."""
     patch.setattr(receive, "GROUP_MESSAGES", messages)

@@ -167,11 +167,15 @@ class VerbOperator(BaseOperator):
 class ReceiveOperator(VerbOperator):
     """receive: put what a queue has into the spool. A run of replays receives nothing.
 
-    Several may go on at once. When the task is killed, what it has not acknowledged comes again. It
+    `number`: which of several it is, side by side. Several may go on at once. When the task is killed, what it has not acknowledged comes again. It
     needs no ledger: what a queue keeps for a time only is received while that is away, too.
     """
 
     verb = "receive"
+
+    def __init__(self, *, number: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.number = number
 
     def answer(self, spec: Spec, context: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         return self.act(None, spec, context), {}
