@@ -12,7 +12,7 @@ import plot
 
 ORDER = ("stage", "lookup", "catalog", "commit", "collect", "memory", "latency", "history")
 ORDER += ("postgres_sink", "pages", "replay", "compare", "kafka_source", "kafka_sink")
-ORDER += ("batch_overhead",)
+ORDER += ("batch_overhead", "receive")
 _HERE = Path(__file__).resolve().parent
 _TARGETS = {
     "ratio_id": "1.25 or less",
@@ -39,6 +39,10 @@ _TARGETS = {
     "ratio_kafka_position": "0.7 or less",
     "ratio_kafka_id": "0.8 or less",
     "kafka_sink_ratio_rows": "1.2 or less",
+    "ratio_receive_nats": "1.2 or less",
+    "ratio_receive_sqs": "1.2 or less",
+    "ratio_receive_pubsub": "1.2 or less",
+    "receive_pubsub_per_s": "15,000 or more",
     "round_trips_idle": "15 or less",
     "round_trips_id": "77 or less",
     "round_trips_position": "65 or less",

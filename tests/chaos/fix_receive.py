@@ -10,7 +10,9 @@ import pytest
 from fixtures.batches.account import quiet
 from fixtures.batches.workbench import Workbench, events
 from fixtures.queue.nats import Nats
+from fixtures.queue.pubsub import PsTest
 from fixtures.queue.segments import values_of
+from fixtures.queue.sqs import ElasticMq
 from semel.clients.queue import Queue
 from semel.pipeline.spec import Spec
 from semel.sources import Received
@@ -22,39 +24,54 @@ RECEIVES_MAX = 10
 """A queue that is not empty after so many receives hands out the same messages for ever."""
 
 
-class Line:
-    """`stream`, whose events are taken by their ids: what is delivered again is a repeat."""
+class Spooled:
+    """A pipeline that takes the events of a queue by their ids, and its spool: what is delivered
+    again is a repeat. `source`: where the queue is.
+    """
 
-    def __init__(self, bench: Workbench, nats: Nats, ack_wait: float = 0.6, **stream: int) -> None:
-        self.nats = nats
-        self.stream = nats.stream(ack_wait=ack_wait, **stream)
-        self.spec = self.through(bench, nats.servers)
+    IDLE_SECONDS = 1.0
+    """Longer than a dead receiver holds a message."""
+
+    def __init__(self, bench: Workbench, **source: str) -> None:
+        self.spec = self.reading(bench, **source)
         self.spool = Spool(self.spec.source.spool_of("events"))
 
-    def through(self, bench: Workbench, servers: str) -> Spec:
-        """The pipeline, which reaches the server by this address."""
+    def reading(self, bench: Workbench, **source: str) -> Spec:
+        """The pipeline of a queue."""
         return bench.spec(
             source={
-                "type": "nats", "servers": servers, "stream": self.stream, "consumer": "semel",
                 "spool": "spool", "value": "json", "message_id": "mid",
                 "schema": {"id": "string", "n": "bigint", "at": "timestamp", "mid": "string"},
-                "until": {"idle": "1 second", "seconds": 60},
+                "until": {"idle": f"{self.IDLE_SECONDS:.0f} seconds", "seconds": 600},
+                **source,
             },
         )  # fmt: skip
 
+    def send(self, values: list[bytes]) -> None:
+        """Publish messages."""
+        raise NotImplementedError
+
+    def hold_for(self, seconds: int) -> None:
+        """Let what is pulled from now on be delivered again after so long."""
+        raise NotImplementedError
+
+    def empty(self) -> bool:
+        """Whether all messages are acknowledged."""
+        raise NotImplementedError
+
     def publish(self, start: int, stop: int) -> None:
-        self.nats.publish(self.stream, [json.dumps(e).encode() for e in events(start, stop)])
+        self.send([json.dumps(e).encode() for e in events(start, stop)])
 
     def receive(self, queue: Queue | None = None, **bounds: float) -> Received:
-        """Until no message came for a second: longer than a dead receiver holds one."""
-        bounds = {"idle": 1.0, "seconds": 60, **bounds}
+        """Until nothing more comes that a dead receiver held."""
+        bounds = {"idle": self.IDLE_SECONDS, "seconds": 600, **bounds}
         with queue or self.spec.source.opened_queue() as opened:
             return receive(opened, self.spool.path, "events", Bounds(**bounds), quiet)
 
     def drain(self) -> list[Received]:
         """Receive until the queue has nothing that is not acknowledged."""
         done = []
-        while self.nats.unacknowledged(self.stream) != (0, 0):
+        while not self.empty():
             assert len(done) < RECEIVES_MAX, done
             done.append(self.receive())
         self.spool.recover(quiet)
@@ -69,6 +86,81 @@ class Line:
     def spooled(self) -> Counter[bytes]:
         """How often each value is in a sealed segment."""
         return Counter(value for path, _ in self.feet() for value in values_of(path))
+
+
+class Line(Spooled):
+    """`stream` of NATS."""
+
+    def __init__(self, bench: Workbench, nats: Nats, ack_wait: float = 0.6, **stream: int) -> None:
+        self.nats, self._pending = nats, stream.get("pending", 20_000)
+        self.stream = nats.stream(ack_wait=ack_wait, **stream)
+        super().__init__(bench, **self._at(nats.servers))
+
+    def _at(self, servers: str) -> dict[str, str]:
+        return {"type": "nats", "servers": servers, "stream": self.stream, "consumer": "semel"}
+
+    def through(self, bench: Workbench, servers: str) -> Spec:
+        """The pipeline, which reaches the server by this address."""
+        return self.reading(bench, **self._at(servers))
+
+    def send(self, values: list[bytes]) -> None:
+        self.nats.publish(self.stream, values)
+
+    def hold_for(self, seconds: int) -> None:
+        self.nats.consumer(self.stream, ack_wait=seconds, pending=self._pending)
+
+    def empty(self) -> bool:
+        return self.nats.unacknowledged(self.stream) == (0, 0)
+
+
+class SqsLine(Spooled):
+    """A queue of ElasticMQ."""
+
+    IDLE_SECONDS = 5.0
+
+    def __init__(self, bench: Workbench, sqs: ElasticMq, hold: int) -> None:
+        self.sqs, self.queue = sqs, sqs.queue(hold)
+        super().__init__(bench, type="sqs", queue=self.queue, connection="aws_tests")
+
+    def send(self, values: list[bytes]) -> None:
+        self.sqs.send(self.queue, values)
+
+    def hold_for(self, seconds: int) -> None:
+        changed = {"VisibilityTimeout": str(seconds)}
+        self.sqs.client.set_queue_attributes(QueueUrl=self.queue, Attributes=changed)
+
+    def empty(self) -> bool:
+        asked = self.sqs.client.get_queue_attributes(QueueUrl=self.queue, AttributeNames=["All"])
+        told = asked["Attributes"]
+        names = "ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"
+        return not any(int(told[name]) for name in names)
+
+
+class PubsubLine(Spooled):
+    """A subscription of pstest, which does not say how many messages wait: it is empty when
+    nothing came for longer than somebody may hold one.
+    """
+
+    IDLE_SECONDS = 13.0
+
+    def __init__(self, bench: Workbench, pubsub: PsTest, hold: int) -> None:
+        self.pubsub, self.subscription = pubsub, pubsub.queue(hold)
+        self._drained = False
+        super().__init__(bench, type="pubsub", subscription=self.subscription)
+
+    def send(self, values: list[bytes]) -> None:
+        self.pubsub.send(self.subscription, values)
+
+    def hold_for(self, seconds: int) -> None:
+        self.pubsub.hold(self.subscription, seconds)
+
+    def empty(self) -> bool:
+        return self._drained
+
+    def receive(self, queue: Queue | None = None, **bounds: float) -> Received:
+        done = super().receive(queue, **bounds)
+        self._drained = not done.messages
+        return done
 
 
 class Heard(Queue):

@@ -252,11 +252,16 @@ OF_SECONDS: dict[str, Removal] = {
         "sources.queue.segment:recover", "if last is not None:", new="if False:"
     ),
     "a plan seals what a dead receiver left": code(
-        "sources.queue.source:Segments.discover", "self.spool.recover(lambda _: None).damaged",
-        new="{}",
+        "sources.queue.source:Segments.discover", "self.spool.recover(lambda _: None)",
+        new="type(self.spool)(self.sealed / 'none').recover(print)",
+    ),
+    "a part that may not be written keeps no plan from the others": code(
+        "sources.queue.spool:Spool.recover", "error.errno not in _NO_RIGHT", new="True"
     ),
     "a segment's bytes are proven before it is claimed":
         code("sources.queue.source:_read_whole", "state.hexdigest() == foot.digest", new="True"),
+    "a damaged segment is missed when it is gone":
+        code("sources.queue.source:Segments.match", "*self._damaged(found, known)", new=""),
     "the id has the queue's address": code(
         "sources.queue.records:_beside", "address, ids", new="'', ids"
     ),
@@ -264,6 +269,8 @@ OF_SECONDS: dict[str, Removal] = {
         sql("collect.accounted", ":kept_seconds", "0 * :kept_seconds"),
     "a spool that has nothing of what was read is another one":
         code("sources.queue.source:Segments.match", 'not (newest["there"] or removed or may_be)'),
+    "what is not in another spool is not gone":
+        code("sources.queue.source:Segments.match", "gone=there, ", new=""),
     "check refuses a horizon that is too short":
         code("sources.queue.probe:of_service", "horizon < kept + _BEYOND"),
     "pipeline lock": sql("pipelines.lock", "FOR NO KEY UPDATE"),

@@ -14,9 +14,11 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
+from fixtures.airflow.tasks import Tasks
 from fixtures.batches.account import ids, quiet, run, settled
 from fixtures.batches.replays import replayed
 from fixtures.batches.workbench import Workbench, events
+from fixtures.files.rights import no_overrides
 from fixtures.queue.nats import Nats
 from fixtures.queue.segments import ADDRESS, SENT, Spool, in_groups, messages
 from fixtures.spark.local import LocalEngine
@@ -32,8 +34,10 @@ from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.repair.losses import accept_loss
 from semel.reports.gaps import State, gaps
+from semel.runs.run import run_batch
 from semel.sources.queue.segment import Part
 from semel.sources.queue.spec import Until
+from semel.sources.queue.spool import Spool as OpenSpool
 from semel.stage import stage
 
 COLUMNS = {
@@ -369,6 +373,78 @@ def test_what_was_seen_and_never_read_is_missed(spool: Spool, ledger: Ledger) ->
     assert run(ledger, spec, "r3").plan.refusals == ()
 
 
+def test_a_spool_that_lost_all_is_missed_once(spool: Spool, ledger: Ledger) -> None:
+    """Of its segments one was read by half: the spool is another one, and nothing in it is taken
+    for gone. Once a run has read something of it, what was not read is gone, until a person
+    accepts that.
+    """
+    path = spool.add(in_groups(0, 10))
+    unread = spool.add(in_groups(10, 15))
+    spec = declared(spool, limits={"records_per_batch_max": 5}, source={"on_refused": "warn"})
+    run(ledger, spec, "r1")
+    spool.lose()
+    told = [(r.name, r.reason) for r in run(ledger, spec, "r2").plan.refusals]
+    assert told == [(str(path.parent.parent), "missing")]
+    spool.add(in_groups(20, 25))
+    run(ledger, spec, "r3")
+    told = [(r.name, r.reason) for r in run(ledger, spec, "r4").plan.refusals]
+    assert told == [(path.name, "gone"), (unread.name, "gone")]
+    for name, _ in told:
+        accept_loss(ledger, spec, name)
+    assert run(ledger, spec, "r5").plan.refusals == ()
+    assert settled(spec, audited=False).ids == [*ids(0, 5), *ids(20, 25)]
+
+
+# Attacks Q3.
+@pytest.mark.parametrize("accepted", [True, False])
+@pytest.mark.parametrize(("at", "messages"), [(3, 10), (600, 10), (-1, 10), (0, 1)])
+def test_a_damaged_segment_that_is_moved_out_is_missed(
+    at: int, messages: int, accepted: bool, spool: Spool, ledger: Ledger
+) -> None:
+    """Its messages were acknowledged: as many as can be counted are told as gone until a person
+    accepts that, and no look at it writes to the ledger again. Brought back whole it is read, and
+    not missed any more.
+    """
+    path = spool.add(in_groups(0, 10))
+    whole = path.read_bytes()
+    flip(path, at) if at else path.write_bytes(b"torn")
+    spool.add(in_groups(10, 20))
+    spec = declared(spool, source={"on_refused": "warn"})
+    run(ledger, spec, "r1")
+    away = path.rename(spool.bench.folder / "away")
+    for number in (2, 3):
+        (told,) = run(ledger, spec, f"r{number}").plan.refusals
+        assert (told.name, told.reason) == (path.name, "gone")
+        assert f"messages 0 to {messages} of it" in told.detail
+    version = ledger.rows("partitions", "version", pipeline_id=1)
+    assert [r.reason for r in gaps(ledger, spec).refusals] == ["gone"]
+    assert run(ledger, spec, "r4").plan.refusals == (told,)
+    assert ledger.rows("partitions", "version", pipeline_id=1) == version
+    if accepted:
+        accept_loss(ledger, spec, path.name)
+    else:
+        away.write_bytes(whole)
+        away.rename(path)
+    assert run(ledger, spec, "r5").plan.refusals == ()
+    assert settled(spec).ids == ids(10 if accepted else 0, 20)
+
+
+# Attacks Q3.
+def test_a_damaged_segment_that_is_restored_is_read(spool: Spool, ledger: Ledger) -> None:
+    """In its place, as the message says: nothing of it is missed, then or later."""
+    path = spool.add(in_groups(0, 10))
+    whole = path.read_bytes()
+    flip(path, -1)
+    spec = declared(spool)
+    for number in range(2):
+        with pytest.raises(SourceError, match="damaged.*restore it from a backup"):
+            run(ledger, spec, f"r{number}")
+    path.write_bytes(whole)
+    run(ledger, spec, "r2")
+    assert settled(spec).ids == ids(0, 10)
+    assert run(ledger, spec, "r3").plan.refusals == ()
+
+
 def test_what_is_no_file_is_refused(spool: Spool, ledger: Ledger) -> None:
     """A pipe, a folder, a link to nowhere, a name that is no UTF-8: each is refused, none ends or
     holds up the plan, and others are read.
@@ -410,6 +486,86 @@ def test_a_plan_seals_what_a_dead_receiver_left(spool: Spool, ledger: Ledger) ->
     alive.seal(spool.sealed)
     run(ledger, spec, "r2")
     assert settled(spec).ids == ids(0, 20)
+
+
+def left(spool: Spool, start: int, stop: int) -> Part:
+    """A part whose receiver lives until it is closed."""
+    part = Part.create(spool.sealed.with_name("open"), "events", ADDRESS, datetime.now(UTC))
+    for group in in_groups(start, stop):
+        part.append(group)
+    return part
+
+
+# Attacks Q2.
+def test_what_a_plan_seals_is_told(spool: Spool, ledger: Ledger) -> None:
+    """One line with the numbers, also when the plan fails by something else; and nothing where
+    nothing was sealed.
+    """
+    spool.add(in_groups(0, 5))
+    for start in (5, 10):
+        left(spool, start, start + 5).close()
+    flip(spool.add(in_groups(20, 25)), -1)
+    spec, said = declared(spool), []
+    for _ in range(2):
+        with pytest.raises(SourceError, match="damaged"):
+            plan(ledger, spec, "r1", log=said.append)
+    assert said == [
+        "sealed 2 segments with 10 messages, which receivers left when they ended"
+    ]
+
+
+# Attacks Q2.
+def test_parts_that_a_plan_may_not_write(
+    spool: Spool, ledger: Ledger, capsys: pytest.CaptureFixture
+) -> None:
+    """Receivers of another user: what is sealed is read, that of a living one is let alone, and
+    that of a dead one is told, by `semel gaps` too. Once its owner receives, it is read.
+    """
+    spool.add(in_groups(0, 5))
+    dead, alive = left(spool, 5, 10), left(spool, 10, 15)
+    dead.close()
+    folder, spec, said = dead.path.parent, declared(spool), []
+    for path, mode in ((dead.path, 0o444), (alive.path, 0o444), (folder, 0o555)):
+        path.chmod(mode)
+    with no_overrides():
+        run_batch(ledger, spec, "r1", LocalEngine(), log=said.append)
+        assert main(["gaps", spec.name]) == 0
+    assert settled(spec).ids == ids(0, 5)
+    (told,) = [line for line in said if "not sealed" in line]
+    assert told.startswith(f"refused: {dead.path}: ") and "Permission denied" in told
+    assert str(dead.path) in capsys.readouterr().err
+    folder.chmod(0o755)
+    with no_overrides():
+        spool_of(spec).recover(quiet)
+    assert dead.path.exists()
+    for path in (dead.path, alive.path):
+        path.chmod(0o644)
+    with no_overrides():
+        spool_of(spec).recover(quiet)
+    alive.seal(spool.sealed)
+    run(ledger, spec, "r2")
+    assert settled(spec).ids == ids(0, 15)
+
+
+@pytest.mark.parametrize("folder", ["open", "sealed"])
+def test_folders_that_a_plan_may_not_list(folder: str, spool: Spool, ledger: Ledger) -> None:
+    """Neither ends a plan without a word: parts are told, and segments are refused."""
+    spool.add(in_groups(0, 5))
+    spec, said = declared(spool, source={"on_refused": "warn"}), []
+    place = spool.sealed.with_name(folder)
+    place.chmod(0)
+    with no_overrides():
+        answer = plan(ledger, spec, "r1", log=said.append)
+    place.chmod(0o755)
+    refused = [(r.name, r.reason) for r in answer.refusals]
+    assert refused == ([] if folder == "open" else [(str(place), "unreadable")])
+    assert [line.partition(": not")[0] for line in said] == (
+        [f"refused: {place}"] if folder == "open" else []
+    )
+
+
+def spool_of(spec: Spec) -> OpenSpool:
+    return OpenSpool(spec.source.spool_of(spec.name))
 
 
 def of_nats(spool: Spool, nats: Nats, stream: str, *record_id: str, **changes: object) -> Spec:
@@ -456,6 +612,25 @@ def test_from_a_stream_to_the_output(spool: Spool, nats: Nats, ledger: Ledger) -
     found = settled(spec)
     assert found.ids == ids(0, 20)
     assert {row["event_id"] for row in found.rows} == {"é"}
+
+
+def test_a_receive_needs_no_ledger(
+    spool: Spool, nats: Nats, ledger: Ledger, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue keeps messages for a time only: Airflow's task receives them also while the ledger is
+    away, and the next plan has them.
+    """
+    stream = nats.stream()
+    spec = of_nats(spool, nats, stream, source={"until": {"idle": "1 second"}})
+    nats.publish(stream, values(0, 10))
+    with monkeypatch.context() as patch:
+        patch.setenv("SEMEL_LEDGER_DSN", "postgresql://127.0.0.1:1/away")
+        tasks.run("Receive")
+        with pytest.raises(SystemExit, match="does not answer"):
+            tasks.run("Plan")
+    assert nats.unacknowledged(stream) == (0, 0)
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 10)
 
 
 def test_repeats_and_what_only_a_filter_takes_for_one(

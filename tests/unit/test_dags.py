@@ -41,6 +41,35 @@ def tasks(dag: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {task["__var"]["task_id"]: task["__var"] for task in dag["tasks"]}
 
 
+QUEUE = """name: {name}
+source:
+  type: nats
+  servers: nats://127.0.0.1:4222
+  stream: s
+  consumer: c
+  spool: spool
+  receivers: {receivers}
+  value: json
+  message_id: mid
+  schema: {{id: string, mid: string}}
+record_id: [mid]
+sink: {{type: files, path: out/{name}, format: parquet}}
+"""
+
+
+def test_receivers_of_a_queue(tmp_path: Path) -> None:
+    """As many tasks as are declared, before plan, which waits for all of them."""
+    for name, receivers in (("one", 1), ("four", 4)):
+        declared = QUEUE.format(name=name, receivers=receivers)
+        (tmp_path / f"{name}.yaml").write_text(declared)
+    dags = parsed(tmp_path)["dags"]
+    for name in ("one", "four"):
+        first = tasks(dags[name])["receive"]
+        assert first["downstream_task_ids"] == ["plan"]
+        mapped = first.get("expand_input", {"value": {"__var": {}}})["value"]["__var"]
+        assert mapped == ({} if name == "one" else {"number": [1, 2, 3, 4]})
+
+
 def test_a_dag_for_each_pipeline(found: dict[str, Any]) -> None:
     """Each right file gives one DAG of its name with plan >> stage >> commit >> finalize."""
     names = {"at_will", "behind", "clicks", "days", "orders", "semel_collect"}

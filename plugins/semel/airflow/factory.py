@@ -7,6 +7,7 @@ file and sets all DAGs of such a file stale, so they are raised in a DAG file th
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import (
     DAG,
@@ -119,9 +120,8 @@ def pipeline_dag(spec: Spec, folder: Path | None) -> DAG:
     )
     where = {"pipeline": spec.name, "folder": _text(folder), "dag": dag}
     by_schedule = spec.schedule and spec.source.select is Select.INTERVAL
-    first = [ReceiveOperator(task_id="receive", **where)] if spec.source.receives else []
     chain(
-        *first,
+        *_receive(spec, where),
         PlanOperator(
             task_id="plan", outlets=[assets.late(spec.name)] if by_schedule else [], **where
         ),
@@ -130,6 +130,16 @@ def pipeline_dag(spec: Spec, folder: Path | None) -> DAG:
         FinalizeOperator(task_id="finalize", **where),
     )
     return dag
+
+
+def _receive(spec: Spec, where: dict[str, Any]) -> list[Any]:
+    """What comes before plan: none, one task, or several side by side."""
+    if not spec.source.receives:
+        return []
+    if spec.source.receivers == 1:
+        return [ReceiveOperator(task_id="receive", **where)]
+    numbers = list(range(1, spec.source.receivers + 1))
+    return [ReceiveOperator.partial(task_id="receive", **where).expand(number=numbers)]
 
 
 def _schedule(spec: Spec) -> CronDataIntervalTimetable | list[Asset] | None:

@@ -69,23 +69,16 @@ class VerbOperator(BaseOperator):
         """Run the verb. Returns the task's XCom: the summary, and the batch's account as JSON."""
         from semel import settings
         from semel.airflow import surroundings
-        from semel.ledger import Ledger
 
         began = time.monotonic()
         try:
             surroundings.find_folders()
-            surroundings.find_ledger()
             if self.folder:
                 os.environ[settings.PIPELINES_VARIABLE] = self.folder  # Also for spark-submit.
             spec = pipeline.find(self.pipeline)
             surroundings.find_connections(spec)
             self.declaration = spec.to_yaml()
-            with Ledger() as ledger:
-                try:
-                    text = self.act(ledger, spec, context)
-                finally:
-                    metrics.lag(ledger, spec.name)
-                account = self.account(ledger, spec, context)
+            text, account = self.answer(spec, context)
         except SemelError as error:
             doing = told.doing(context, self.pipeline, self.batch_id, error)
             raise told.failed(self.log, error, doing) from None
@@ -93,6 +86,19 @@ class VerbOperator(BaseOperator):
         seconds = round(time.monotonic() - began, 3)
         metrics.duration(spec.name, self.verb, seconds)
         return {"summary": text, "seconds": seconds, **account}
+
+    def answer(self, spec: Spec, context: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The verb's summary, and the batch's account, by the ledger."""
+        from semel.airflow import surroundings
+        from semel.ledger import Ledger
+
+        surroundings.find_ledger()
+        with Ledger() as ledger:
+            try:
+                text = self.act(ledger, spec, context)
+            finally:
+                metrics.lag(ledger, spec.name)
+            return text, self.account(ledger, spec, context)
 
     @abstractmethod
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
@@ -161,12 +167,20 @@ class VerbOperator(BaseOperator):
 class ReceiveOperator(VerbOperator):
     """receive: put what a queue has into the spool. A run of replays receives nothing.
 
-    Several may go on at once. When the task is killed, what it has not acknowledged comes again.
+    `number`: which of several it is, side by side. Several may go on at once. When the task is killed, what it has not acknowledged comes again. It
+    needs no ledger: what a queue keeps for a time only is received while that is away, too.
     """
 
     verb = "receive"
 
-    def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
+    def __init__(self, *, number: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.number = number
+
+    def answer(self, spec: Spec, context: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        return self.act(None, spec, context), {}
+
+    def act(self, ledger: None, spec: Spec, context: Mapping[str, Any]) -> str:
         from semel.reports import summary
 
         if replays.asked(context):
@@ -196,7 +210,8 @@ class PlanOperator(VerbOperator, SkipMixin):
             found = replays.plan(ledger, spec, context, request_key(context))
             text = replays.planned_text(found)
             return text if found else self._pass_over(context, text)
-        answer = plan.plan(ledger, spec, request_key(context), interval(context, spec))
+        key, between = request_key(context), interval(context, spec)
+        answer = plan.plan(ledger, spec, key, between, self.say_all)
         text = summary.plan(answer)
         late = self._late(spec, answer, context)
         if answer.batch is not None:

@@ -176,7 +176,7 @@ def gaps(pipeline: Pipeline, as_json: console.AsJson = False) -> None:
 
     spec = pipelines.find(pipeline)
     with Ledger() as ledger:
-        found = look_for(ledger, spec)
+        found = look_for(ledger, spec, console.say)
     unit = spec.source.unit
 
     def render() -> None:

@@ -21,7 +21,7 @@ from semel.declare.parts import OnEmpty
 from semel.declare.wording import FILES_NAMED_MAX, count
 from semel.errors import ChangedError, RetryableError, SourceError, TerminalError
 from semel.ledger import Ledger, change, pipelines, row
-from semel.model.batch import Batch, BatchStatus, Claim, Pipeline
+from semel.model.batch import Batch, BatchStatus, Claim, Log, Pipeline
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 from semel.plan import abandon, cut, partitions
@@ -92,6 +92,7 @@ def plan(
     spec: Spec,
     request_key: str,
     interval: tuple[datetime, datetime] | None = None,
+    log: Log = lambda _: None,
 ) -> Plan:
     """Find the request's batch, or plan one that takes what is unclaimed.
 
@@ -113,7 +114,9 @@ def plan(
                 return Plan(pipeline=pipeline, batch=before, created=False, source=spec.source)
             anew = before.batch_id, reason
             continue
-        request = Request(spec=spec, key=request_key, before=before, interval=interval)
+        request = Request(
+            spec=spec, key=request_key, before=before, interval=interval, log=log
+        )
         try:
             survey = look(ledger, pipeline, request)
             draft = cut.cut(request, survey)

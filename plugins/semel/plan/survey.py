@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from semel.errors import RetryableError
 from semel.ledger import Ledger
-from semel.model.batch import Batch, Pipeline
+from semel.model.batch import Batch, Log, Pipeline
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 from semel.plan import partitions
@@ -38,7 +38,8 @@ LOOKS_MAX = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A plan's request. `before`: the last batch with the same key, which is over.
+    """A plan's request. `before`: the last batch with the same key, which is over. `log`: takes
+    what the source says when it is looked at.
 
     Without a key, nobody asked for a plan: orphans keep their claims.
     """
@@ -47,6 +48,7 @@ class Request:
     key: str | None = None
     before: Batch | None = None
     interval: tuple[datetime, datetime] | None = None
+    log: Log = lambda _: None
 
     @property
     def window(self) -> Window:
@@ -106,6 +108,8 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
     spec, pipeline_id = request.spec, pipeline.pipeline_id
     source = open_source(spec)
     shown = source.discover()
+    for note in shown.notes:
+        request.log(note)
     with ledger.transaction() as connection:
         silent = spec.limits.orphan_after.total_seconds()
         state = partitions.state(connection, pipeline_id, request.key, silent)

@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime
 from enum import StrEnum
 
 from semel.ledger import Ledger, Row, pipelines, rows
+from semel.model.batch import Log
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 from semel.plan.survey import Request, look, steadily
@@ -86,24 +87,28 @@ class Gaps:
         return len({item.name for item in (*self.gaps, *self.refusals)})
 
 
-def gaps(ledger: Ledger, spec: Spec) -> Gaps:
-    """List the gaps of a pipeline, ordered by path and position.
+def gaps(ledger: Ledger, spec: Spec, log: Log = lambda _: None) -> Gaps:
+    """List the gaps of a pipeline, ordered by path and position. `log`: as in `plan`.
 
     RetryableError: the ledger did not answer, or files move faster than they are read.
     """
-    return gaps_beside(ledger, spec)[0]
+    return gaps_beside(ledger, spec, log)[0]
 
 
-def gaps_beside(ledger: Ledger, spec: Spec) -> tuple[Gaps, Sequence[Found]]:
+def gaps_beside(
+    ledger: Ledger, spec: Spec, log: Log = lambda _: None
+) -> tuple[Gaps, Sequence[Found]]:
     """As `gaps`, together with all that the source shows now."""
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
     if pipeline is None:
         shown, offers, refused = steadily(spec.name, lambda: unplanned(spec))
+        for note in shown.notes:
+            log(note)
         found = [gap for offer in offers for gap in _of(offer, {})]
         return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused), shown.found
     pipeline_id = pipeline.pipeline_id
-    seen = steadily(spec.name, lambda: look(ledger, pipeline, Request(spec=spec)))
+    seen = steadily(spec.name, lambda: look(ledger, pipeline, Request(spec=spec, log=log)))
     with ledger.transaction() as connection:
         silent = spec.limits.orphan_after.total_seconds()
         held = rows(

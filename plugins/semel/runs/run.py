@@ -49,7 +49,7 @@ def run_batch(
 
     began = time.monotonic()
     while True:
-        planned = timed("plan", lambda: plan(ledger, spec, request_key, interval))
+        planned = timed("plan", lambda: plan(ledger, spec, request_key, interval, log))
         if not planned.must_wait(spec, timedelta(seconds=time.monotonic() - began)):
             break
         log(f"{spec.name} has nothing to read; it checks again in {limits.LOOK_AGAIN_SECONDS} s")

@@ -149,10 +149,13 @@ class Partition:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What a source shows now, oldest first, and what it cannot tell apart or read."""
+    """What a source shows now, oldest first, and what it cannot tell apart or read. `notes`: lines
+    about what was done for that.
+    """
 
     found: Sequence[Found]
     refused: list[Refusal]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

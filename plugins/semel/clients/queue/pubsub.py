@@ -34,6 +34,9 @@ earlier may lose messages that are on their way, until their deadline is over.""
 MESSAGES_MAX = 1_000
 """Messages of one pull or acknowledgement: the service takes requests of 512 KiB."""
 
+AHEAD_BYTES = 4 << 20
+"""What is asked for before it is wanted, about."""
+
 MESSAGE_BYTES = 64 << 10
 """What a message is taken to have until some were seen."""
 
@@ -133,14 +136,14 @@ class Pubsub(Queue):
             )
 
     def pull(self, messages: int, size: int, seconds: float) -> Pulled:
-        """Wait for what was asked for, here or by an earlier pull that waited in vain."""
+        """Wait for what was asked for, here or by an earlier pull; then ask for the next ones,
+        which come while these are made durable.
+        """
         import grpc
 
         found, self._left = self._left, []
         if not found:
-            if self._asked is None:
-                most = min(messages, MESSAGES_MAX, max(1, size // self._message_bytes))
-                self._asked = self._call("Pull", PULL_SECONDS, max_messages=most)
+            self._ask(messages, size)
             try:
                 found = list(self._asked.result(seconds).received_messages)
                 self._asked = None
@@ -155,16 +158,31 @@ class Pubsub(Queue):
         pulled = _columns(found)
         if found:
             self._message_bytes = max(1, sum(map(len, pulled.values)) // len(found))
+            if len(found) < messages or messages >= MESSAGES_MAX:  # Else they may be the last.
+                self._ask(MESSAGES_MAX, AHEAD_BYTES)
         return pulled
+
+    def _ask(self, messages: int, size: int) -> None:
+        """Ask for messages, unless some are asked for or left."""
+        if self._asked is None and not self._left:
+            most = min(messages, MESSAGES_MAX, max(1, size // self._message_bytes))
+            self._asked = self._call("Pull", PULL_SECONDS, max_messages=most)
 
     def acknowledge(self, handles: Sequence[str]) -> int:
         """Acknowledge them. Only a subscription with exactly-once delivery says what was late."""
         return self._sent("Acknowledge", handles)
 
     def extend(self, handles: Sequence[str]) -> None:
-        """Set their deadline to the subscription's, from now on."""
+        """Set their deadline to the subscription's, from now on, and that of what came since."""
+        import grpc
+
         seconds = self._deadline_seconds or int(self.about().deadline_seconds)
-        self._sent("ModifyAckDeadline", handles, ack_deadline_seconds=seconds)
+        if self._asked is not None and self._asked.done():
+            with suppress(grpc.RpcError):  # The next pull meets it.
+                self._left += self._asked.result().received_messages
+                self._asked = None
+        ahead = [each.ack_id for each in self._left]
+        self._sent("ModifyAckDeadline", [*handles, *ahead], ack_deadline_seconds=seconds)
 
     def hand_back(self, handles: Sequence[str]) -> None:
         """Set their deadline to now."""
@@ -266,8 +284,10 @@ def _columns(found: Sequence[Any]) -> Pulled:
     return Pulled(
         ids=[each.message_id for each in plain],
         published=[each.seconds * 1_000_000 + each.nanos // 1_000 for each in times],
+        # Most have none: to ask what an empty mapping has costs more than all else of a message.
         attributes=[
-            [(key, value.encode()) for key, value in each.attributes.items()] for each in plain
+            [(key, found[key].encode()) for key in found] if found else []
+            for found in [each.attributes for each in plain]
         ],
         ordering_keys=[each.ordering_key or None for each in plain],
         attempts=[each.delivery_attempt for each in found],

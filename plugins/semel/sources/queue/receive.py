@@ -30,10 +30,8 @@ from semel.sources.queue.spool import Spool
 GROUP_BYTES = 4 << 20
 GROUP_MESSAGES = 5_000
 GROUP_SECONDS = 0.2
-"""A group ends at the first of these, or when nothing more comes within QUIET_SECONDS. Each costs a
-sync of the disk and a round trip to the queue."""
-
-QUIET_SECONDS = 0.02
+"""A group ends at the first of these. Each costs a sync of the disk and a round trip to the queue;
+a service far away takes some 50 ms to answer, so a shorter wait would make each answer a group."""
 
 SEGMENT_BYTES = 256 << 20
 """A segment that is larger is sealed, and another one begun: tasks read them side by side."""
@@ -217,7 +215,9 @@ class _Receiver:
         now, filling = time.monotonic(), self.filling
         held = len(filling.pulled)
         left = (self.bounds.messages or self.taken + GROUP_MESSAGES) - self.taken
-        seconds = QUIET_SECONDS if held else min(PULL_SECONDS, self.about.deadline_seconds / 4)
+        seconds = min(PULL_SECONDS, self.about.deadline_seconds / 4)
+        if held:
+            seconds = max(0.0, min(seconds, filling.began + GROUP_SECONDS - now))
         try:
             found = self.queue.pull(
                 min(GROUP_MESSAGES - held, left), max(GROUP_BYTES - filling.size, 1), seconds
@@ -266,6 +266,8 @@ class _Receiver:
             return False
         if about.address != self.about.address:
             # An acknowledgement could be of a message of the other queue, which nobody has.
+            self.taken -= len(self.filling.pulled)
+            self.size -= self.filling.size
             self.filling = _Group()
             self._settle(acknowledge=False)
             self._seal()
@@ -367,9 +369,9 @@ class _Receiver:
         left = self.taken - self.done.messages
         return UnavailableError(
             f"the spool {self.spool.path} cannot be written ({error.strerror}): "
-            f"{count(left, 'message')} handed back, none of them acknowledged. Before that: "
-            f"{self.done.told()}; a segment that is not sealed is sealed by the next receive or "
-            "plan. Make room, or mend the disk"
+            f"{count(left, 'message')} not acknowledged, so the queue delivers them again. Before "
+            f"that: {self.done.told()}; a segment that is not sealed is sealed by the next receive "
+            "or plan. Make room, or mend the disk"
         )
 
 

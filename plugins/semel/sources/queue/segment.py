@@ -300,6 +300,22 @@ def hold(file: BinaryIO, path: Path) -> bool:
         return False
 
 
+def is_held(path: Path) -> bool:
+    """Whether a receiver holds an open segment, for who may read it at most. False where it may not
+    even be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return True  # It was sealed meanwhile.
+    except OSError:
+        return False
+    return False
+
+
 # Keeps Q2.
 def recover(path: Path, sealed: Path) -> Path | None:
     """Seal what a dead receiver left, cut behind its last whole group. None: it is not dead, or
@@ -377,6 +393,22 @@ def _whole_behind(file: BinaryIO, end: int) -> int | None:
             if frame and not (frame.magic == FOOT and frame.at == end):
                 return frame.at
     return None
+
+
+def whole_messages(path: Path) -> int:
+    """How many messages the whole groups of a damaged segment have, wherever they are; at least 1,
+    as none is sealed without.
+    """
+    found = end = 0
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                for match in _MAGIC.finditer(data):
+                    frame = frame_at(file, match.start()) if match.start() >= end else None
+                    if frame:
+                        end = frame.end
+                        found += frame.messages if frame.magic == GROUP else 0
+    return max(found, 1)
 
 
 def read_head(path: Path) -> Head:

@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -29,7 +29,7 @@ from semel.sources import (
     Window,
 )
 from semel.sources.queue import probe, records
-from semel.sources.queue.segment import read_foot, read_head
+from semel.sources.queue.segment import read_foot, read_head, whole_messages
 from semel.sources.queue.spool import Spool
 from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal, unreadable
@@ -75,15 +75,20 @@ class Segments(SealedSource):
     # Keeps Q2.
     def discover(self) -> Listing:
         """As in `Source`; what dead receivers left is sealed before."""
-        damaged = self.spool.recover(lambda _: None).damaged
+        recovered = self.spool.recover(lambda _: None)
+        found, notes = [], tuple(recovered.told())
+        refused = [
+            Refusal(name=str(path), reason="damaged", detail=why)
+            for path, why in recovered.damaged.items()
+        ]
         try:
             names = sorted(os.listdir(self.sealed))
         except (FileNotFoundError, NotADirectoryError):
-            return Listing(found=[], refused=[self._missing()], complete=False)
-        found = []
-        refused = [
-            Refusal(name=str(path), reason="damaged", detail=why) for path, why in damaged.items()
-        ]
+            return Listing(found=[], refused=[self._missing()], complete=False, notes=notes)
+        except OSError as error:
+            why = f"{error.strerror}; give the reader access"
+            refused.append(Refusal(name=str(self.sealed), reason="unreadable", detail=why))
+            return Listing(found=[], refused=refused, complete=False, notes=notes)
         for name in names:
             try:
                 name.encode()
@@ -96,7 +101,8 @@ class Segments(SealedSource):
                     continue  # Collect has removed it meanwhile.
                 part = Part(name=name, identity="", fingerprint="", when=None)
                 refused.append(unreadable(part, error))
-        return Listing(found=found, refused=refused, complete=len(refused) == len(damaged))
+        complete = len(refused) == len(recovered.damaged)
+        return Listing(found=found, refused=refused, complete=complete, notes=notes)
 
     def _missing(self) -> Refusal:
         name = self.context.name
@@ -111,8 +117,10 @@ class Segments(SealedSource):
     def match(self, shown: Listing, known: Known, window: Window) -> Matched:
         """As in `Source`. A spool that has nothing of what has to be there is another one."""
         found = super().match(shown, known, window)
+        found = replace(found, offers=self._brought_back(found.offers, known))
         # Also one of which nothing is taken now is missed when it is gone: it is the only copy.
-        found = replace(found, begun=[offer for offer in found.offers if offer.known is None])
+        begun = [offer for offer in found.offers if offer.known is None]
+        found = replace(found, begun=[*begun, *self._damaged(found, known)])
         if not shown.complete or any(o.known and o.known.reached for o in found.offers):
             return found
         names, identities = ([getattr(p, k) for p in shown.found] for k in ("name", "identity"))
@@ -120,8 +128,41 @@ class Segments(SealedSource):
             removed = self.spool.was_removed(newest["content"] or "-")
             may_be = self.context.declared.expired(newest["name"])
             if not (newest["there"] or removed or may_be):
-                found.refused.append(self._another(newest["name"]))
+                # What is not in another spool is not gone.
+                there = [gone for gone in found.gone if gone.partition.name in names]
+                refused = [*found.refused, self._another(newest["name"])]
+                return replace(found, gone=there, refused=refused)
         return found
+
+    def _brought_back(self, offers: list[PartOffer], known: Known) -> list[PartOffer]:
+        """The same; of one that was gone, and of which nothing was read, the name tells that it is
+        back: no content of it is known.
+        """
+        gone = {refusal.name for refusal in known.refused if refusal.reason == "gone"}
+        names = [offer.name for offer in offers if offer.known is None and offer.name in gone]
+        if not names:
+            return offers
+        closed = [Partition(**row) for row in known.rows("sealed", "closed", names=names)]
+        missed = {k.name: k for k in closed if not (k.reached or k.evidence.get("content"))}
+        return [
+            replace(offer, known=offer.known or missed.get(offer.name)) for offer in offers
+        ]
+
+    def _damaged(self, found: Matched, known: Known) -> Iterator[PartOffer]:
+        """The segments that are refused as damaged for the first time. Nothing of them is offered,
+        but with a source partition each is missed when it is gone.
+        """
+        damaged = {refusal.name for refusal in found.refused if refusal.reason == "damaged"}
+        damaged -= {partition.name for partition in known.partitions}
+        for part in known.unsettled:
+            if part.name in damaged:
+                with suppress(OSError), self._steady(part) as path:
+                    messages = whole_messages(path)
+                    yield PartOffer(
+                        name=part.name, identity=part.identity, fingerprint=part.fingerprint,
+                        known=None, seen=messages, ahead=messages, settled=False, part=part,
+                        length=part.length, content=None,
+                    )  # fmt: skip
 
     def _another(self, name: str) -> Refusal:
         return Refusal(

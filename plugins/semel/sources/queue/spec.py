@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _CREATED = "%Y%m%dT%H%M%S"
 """What a segment's name begins with: when it was made."""
 
+RECEIVERS_MAX = 32
+"""Each is a task of Airflow's, and a process."""
+
 _SERVERS = r"^[a-z]+://[^\s/?#@,]+(,[a-z]+://[^\s/?#@,]+)*$"
 _URL = r"^https?://[^\s/?#@]+/[^\s?#@]+$"
 _ENDPOINT = r"^https?://[^\s/?#@]+/?$"
@@ -61,7 +64,9 @@ class QueueSource(Messages):
     expires: ClassVar[str] = "source.keep_spool is over, and collect has removed what was read"
     own_folder: ClassVar[bool] = True
     receives: ClassVar[bool] = True
-    aside: ClassVar[tuple[str, ...]] = (*Messages.aside, "spool", "keep_spool", "until")
+    aside: ClassVar[tuple[str, ...]] = (
+        *Messages.aside, "spool", "keep_spool", "until", "receivers",
+    )  # fmt: skip
 
     connection: str | None = Field(default=None, pattern=CONNECTION)
     """The Airflow connection; on the command line the variable AIRFLOW_CONN_<CONNECTION>."""
@@ -73,6 +78,8 @@ class QueueSource(Messages):
     null: for ever."""
     until: Until = Until()
     """The bounds of one receive."""
+    receivers: int = Field(default=1, ge=1, le=RECEIVERS_MAX, strict=True)
+    """How many tasks of a run receive side by side, each into segments of its own."""
     value: Literal["json", "csv", "bytes"]
     """What a message's value is. json: one object. csv: the fields of one record, in the schema's
     order. bytes: one binary column."""

@@ -6,27 +6,52 @@
     <spool>/<pipeline>/removed/<content>                 says that collect has removed that segment
 """
 
+import errno
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from semel.declare.wording import count
 from semel.errors import CorruptionError, UnavailableError
 from semel.model.batch import Log
-from semel.sources.queue.segment import recover, torn
+from semel.sources.queue.segment import is_held, read_foot, recover, torn
 from semel.storage import make_folder, sync_folder, write_new
 
 _REMOVED = "removed"
 
+_NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""What another user's file, or a mount that is only to be read, answers who would write to it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recovered:
-    """`sealed`: segments of receivers that had died. `damaged`: of parts that cannot be sealed, by
-    their paths, what is wrong with each.
+    """`sealed`: segments of receivers that had died. `torn`: files with what was cut from them.
+    `damaged`: of parts that cannot be sealed, by their paths, what is wrong with each. `left`:
+    parts that this user may not seal, and why.
     """
 
     sealed: list[Path] = field(default_factory=list)
+    torn: list[Path] = field(default_factory=list)
     damaged: dict[Path, str] = field(default_factory=dict)
+    left: dict[Path, str] = field(default_factory=dict)
+
+    def told(self) -> list[str]:
+        """What was sealed, and what was left, in words; of what is damaged others tell."""
+        said = []
+        if self.sealed:
+            messages = sum(read_foot(path).messages for path in self.sealed)
+            said.append(
+                f"sealed {count(len(self.sealed), 'segment')} with {count(messages, 'message')}, "
+                "which receivers left when they ended"
+            )
+        said += [f"what is behind its last whole group is kept as {path}" for path in self.torn]
+        said += [
+            f"refused: {path}: not sealed, as this user may not write there ({why}); what a "
+            "receiver left in it waits for the next receive of its owner"
+            for path, why in self.left.items()
+        ]
+        return said
 
 
 @dataclass(frozen=True)
@@ -57,8 +82,13 @@ class Spool:
             ) from error
 
     def parts(self) -> list[Path]:
-        """Parts of receivers, of those that live too. Where there is no spool there are none."""
-        return sorted(path for path in self.open.glob("*.part") if path.is_file())
+        """Parts of receivers, of those that live too. Where there is no spool there are none.
+        OSError: they cannot be listed.
+        """
+        with suppress(FileNotFoundError, NotADirectoryError):
+            found = (self.open / name for name in sorted(os.listdir(self.open)))
+            return [path for path in found if path.suffix == ".part" and path.is_file()]
+        return []
 
     def was_removed(self, content: str) -> bool:
         """Whether collect has removed the segment of a content."""
@@ -76,12 +106,17 @@ class Spool:
 
     # Keeps Q2.
     def recover(self, log: Log) -> Recovered:
-        """Seal what dead receivers left. What is damaged is told, and left as it is.
+        """Seal what dead receivers left. What is damaged, or may not be written by this user, is
+        told, and left as it is.
 
-        UnavailableError: one cannot be read or written.
+        UnavailableError: one cannot be read or written for another reason.
         """
         found = Recovered()
-        for part in self.parts():
+        try:
+            parts = self.parts()
+        except OSError as error:
+            found.left[self.open], parts = error.strerror, []
+        for part in parts:
             try:
                 segment = recover(part, self.sealed)
             except CorruptionError as error:
@@ -89,13 +124,18 @@ class Spool:
                 log(f"refused: {error}")
                 continue
             except OSError as error:
-                raise UnavailableError(
-                    f"{part}, which a receiver left when it ended, cannot be sealed "
-                    f"({error.strerror}); let this user write there, or make room"
-                ) from error
+                if error.errno not in _NO_RIGHT:
+                    raise UnavailableError(
+                        f"{part}, which a receiver left when it ended, cannot be sealed "
+                        f"({error.strerror}); make room, or mend the disk"
+                    ) from error
+                if not is_held(part):
+                    found.left[part] = error.strerror
+                continue
             if segment is not None:
                 found.sealed.append(segment)
-                log(f"sealed {segment.name}, which a receiver left when it ended")
             if torn(part).exists() and not part.exists():
-                log(f"what is behind its last whole group is kept as {torn(part)}")
+                found.torn.append(torn(part))
+        for line in found.told():
+            log(line)
         return found
