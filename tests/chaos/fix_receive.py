@@ -138,7 +138,7 @@ class SqsLine(Spooled):
 
 class PubsubLine(Spooled):
     """A subscription of pstest, which does not say how many messages wait: it is empty when
-    nothing came for longer than somebody may hold one.
+    nothing came for longer than somebody holds one.
     """
 
     IDLE_SECONDS = 13.0
@@ -149,6 +149,7 @@ class PubsubLine(Spooled):
         super().__init__(bench, type="pubsub", subscription=self.subscription)
 
     def send(self, values: list[bytes]) -> None:
+        self._drained = False
         self.pubsub.send(self.subscription, values)
 
     def hold_for(self, seconds: int) -> None:
@@ -159,7 +160,7 @@ class PubsubLine(Spooled):
 
     def receive(self, queue: Queue | None = None, **bounds: float) -> Received:
         done = super().receive(queue, **bounds)
-        self._drained = not done.messages
+        self._drained = True
         return done
 
 

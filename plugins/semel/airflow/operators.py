@@ -167,8 +167,9 @@ class VerbOperator(BaseOperator):
 class ReceiveOperator(VerbOperator):
     """receive: put what a queue has into the spool. A run of replays receives nothing.
 
-    `number`: which of several it is, side by side. Several may go on at once. When the task is killed, what it has not acknowledged comes again. It
-    needs no ledger: what a queue keeps for a time only is received while that is away, too.
+    `number`: which of several it is, side by side. When the task is killed, what it has not
+    acknowledged comes again. It needs no ledger: what a queue keeps for a time only is received
+    while that is away, too.
     """
 
     verb = "receive"

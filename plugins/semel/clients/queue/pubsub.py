@@ -145,8 +145,10 @@ class Pubsub(Queue):
         if not found:
             self._ask(messages, size)
             try:
-                found = list(self._asked.result(seconds).received_messages)
-                self._asked = None
+                answer = self._asked.result(seconds)
+                self._asked, found = None, list(answer.received_messages)
+                if found:
+                    self._message_bytes = answer.ByteSize() // len(found)
             except grpc.FutureTimeoutError:
                 return Pulled()
             except grpc.RpcError as error:
@@ -155,12 +157,9 @@ class Pubsub(Queue):
                     raise self._told(error) from None
                 self.about()  # Nothing came, or nobody is there.
         found, self._left = found[:messages], found[messages:]
-        pulled = _columns(found)
-        if found:
-            self._message_bytes = max(1, sum(map(len, pulled.values)) // len(found))
-            if len(found) < messages or messages >= MESSAGES_MAX:  # Else they may be the last.
-                self._ask(MESSAGES_MAX, AHEAD_BYTES)
-        return pulled
+        if found and (len(found) < messages or messages >= MESSAGES_MAX):
+            self._ask(MESSAGES_MAX, AHEAD_BYTES)  # Else these may be the last that are wanted.
+        return _columns(found)
 
     def _ask(self, messages: int, size: int) -> None:
         """Ask for messages, unless some are asked for or left."""

@@ -5,6 +5,7 @@ syncs it, while the first one pulls the next; so at most two groups are held, an
 extended also while a disk is slow.
 """
 
+import gc
 import signal
 import threading
 import time
@@ -159,9 +160,12 @@ class _Receiver:
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="append")
 
     def __enter__(self) -> "_Receiver":
+        # Messages come by thousands: the collector would look at all that was imported each time.
+        gc.freeze()
         return self
 
     def __exit__(self, *error: object) -> None:
+        gc.unfreeze()
         self.pool.shutdown(wait=True)
         if self.part is not None:
             self.part.close()
