@@ -74,11 +74,26 @@ def _cut(some: list[Any], size: int) -> list[list[Any]]:
     return [some[at : at + size] for at in range(0, len(some), size)]
 
 
-class _Nats:
-    """`server`: of the tests."""
+class _Service:
+    """A server of the tests."""
 
-    def __init__(self, server: nats_server.Nats) -> None:
+    def __init__(self, server: Any) -> None:
         self.server = server
+
+    def filled(self, values: list[bytes]) -> str:
+        name = self.server.queue(_DEADLINE_SECONDS)
+        self.server.send(name, values)
+        return name
+
+    def opened(self, queue: str) -> Queue:
+        return self.server.opened(queue)
+
+    def drop(self, queue: str) -> None:
+        self.server.delete(queue)
+
+
+class _Nats(_Service):
+    """A stream of NATS."""
 
     def filled(self, values: list[bytes]) -> str:
         name = self.server.stream(ack_wait=_DEADLINE_SECONDS, pending=2 * len(values))
@@ -88,9 +103,6 @@ class _Nats:
     def opened(self, queue: str) -> Queue:
         servers = self.server.servers
         return nats_client.opened(connection=None, servers=servers, stream=queue, consumer="semel")
-
-    def drop(self, queue: str) -> None:
-        self.server.delete(queue)
 
     def bare(self, queue: str, total: int, path: Path, clock: Clock) -> None:
         loop = asyncio.new_event_loop()
@@ -113,26 +125,12 @@ class _Nats:
         loop.close()
 
 
-class _Sqs:
-    """`server`: of the tests. Calls of ten messages, by as many threads as semel has."""
-
-    def __init__(self, server: sqs_server.ElasticMq) -> None:
-        from semel.clients.queue import sqs
-
-        self.server, self._threads = server, sqs.THREADS
-
-    def filled(self, values: list[bytes]) -> str:
-        name = self.server.queue(_DEADLINE_SECONDS)
-        self.server.send(name, values)
-        return name
-
-    def opened(self, queue: str) -> Queue:
-        return self.server.opened(queue)
-
-    def drop(self, queue: str) -> None:
-        self.server.delete(queue)
+class _Sqs(_Service):
+    """Calls of ten messages, by as many threads as semel has."""
 
     def bare(self, queue: str, total: int, path: Path, clock: Clock) -> None:
+        from semel.clients.queue.sqs import THREADS
+
         client = self.server.client
 
         def receive(_: int) -> Taken:
@@ -147,30 +145,16 @@ class _Sqs:
             entries = [{"Id": str(n), "ReceiptHandle": one} for n, one in enumerate(handles)]
             client.delete_message_batch(QueueUrl=queue, Entries=entries)
 
-        with ThreadPoolExecutor(self._threads) as threads, clock:
+        with ThreadPoolExecutor(THREADS) as threads, clock:
             _bare(
                 path, total,
-                lambda _: sum(threads.map(receive, range(self._threads)), []),
+                lambda _: sum(threads.map(receive, range(THREADS)), []),
                 lambda handles: list(threads.map(delete, _cut(handles, 10))),
             )  # fmt: skip
 
 
-class _Pubsub:
-    """`server`: of the tests."""
-
-    def __init__(self, server: pubsub_server.PsTest) -> None:
-        self.server = server
-
-    def filled(self, values: list[bytes]) -> str:
-        name = self.server.queue(_DEADLINE_SECONDS)
-        self.server.send(name, values)
-        return name
-
-    def opened(self, queue: str) -> Queue:
-        return self.server.opened(queue)
-
-    def drop(self, queue: str) -> None:
-        self.server.delete(queue)
+class _Pubsub(_Service):
+    """A subscription of Pub/Sub."""
 
     def bare(self, queue: str, total: int, path: Path, clock: Clock) -> None:
         """By plain protobuf, as semel does it."""
