@@ -4,6 +4,7 @@ Only the pipeline's name and the folder of pipelines are the test's own.
 """
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -55,7 +56,7 @@ def test_each_command_works(stack: Stack, page: Path) -> None:
 
 def typed(stack: Stack, command: str) -> subprocess.CompletedProcess[str]:
     """A command in the project's folder."""
-    text = f'semel() {{ {sys.executable} -m semel "$@"; }}; {command}'
+    text = f'semel() {{ {shlex.quote(sys.executable)} -m semel "$@"; }}; {command}'
     return subprocess.run(
         ["bash", "-c", text], cwd=stack.folder, stdin=subprocess.DEVNULL, capture_output=True,
         text=True, timeout=COMMAND_SECONDS_MAX,

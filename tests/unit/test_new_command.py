@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ def orders(bench: Workbench) -> Path:
 
 def semel(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """A shell's command, in which `semel` is this one."""
-    command = f'semel() {{ {sys.executable} -m semel "$@"; }}; {" ".join(words)}'
+    command = f'semel() {{ {shlex.quote(sys.executable)} -m semel "$@"; }}; {" ".join(words)}'
     return subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True)
 
 
