@@ -37,8 +37,10 @@ HOLD_SECONDS = {"nats": 1, "sqs": 3, "pubsub": 10}
 """The shortest deadlines that a receiver can keep; pstest takes none below Pub/Sub's own."""
 
 
-def steal(line: Spooled, total: int) -> None:
-    """Take each message four times, and let them all go again at the end."""
+def steal(line: Spooled, total: int, hold_seconds: int) -> None:
+    """Take each message four times, and let them all go again at the end. What comes to it again,
+    by a pull that waits, goes again when the queue's deadline is over, from then on this one.
+    """
     taken: Counter[str] = Counter()
     with line.spec.source.opened_queue() as queue:
         queue.about()
@@ -50,6 +52,7 @@ def steal(line: Spooled, total: int) -> None:
             last = [taken[name] >= DELIVERIES - 1 for name in found.ids]
             held += [handle for handle, done in zip(found.handles, last, strict=True) if done]
             queue.hand_back([h for h, done in zip(found.handles, last, strict=True) if not done])
+        line.hold_for(hold_seconds)
         queue.hand_back(held)
     assert set(taken.values()) == {DELIVERIES - 1}
 
@@ -111,8 +114,7 @@ def test_each_is_taken_once(
         some += some[::RETRIED]
         line.hold_for(LONG_SECONDS)
         line.send(some)
-        steal(line, len(some))
-        line.hold_for(HOLD_SECONDS[kind])
+        steal(line, len(some), HOLD_SECONDS[kind])
         for _ in range(kills):
             codes += killed(line, children, max(100, total // 100), len(some) * 40 // kills)
         line.drain()

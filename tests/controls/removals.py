@@ -352,7 +352,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "a part without rows is read as that":
         sql("replay.claim", "JOIN made USING (name)", 'JOIN made USING (name) WHERE f."end" > 0'),
-    "what follows is replayed once": gives("runs.downstream:is_behind", True),
+    "what follows is replayed once": gives("runs.replay:follows", (True, None)),
     "a chain that cannot follow is not begun": gives("runs.downstream:refuse"),
     "what was read under a batch's name is not read in another form":
         gives("sources.pipeline.matching:judge", "go on"),

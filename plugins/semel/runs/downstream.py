@@ -15,7 +15,7 @@ from semel import pipeline as declarations
 from semel.archive import layout
 from semel.errors import RetryableError, SemelError, TerminalError
 from semel.ledger import Ledger, pipelines
-from semel.model.batch import BatchStatus, Log
+from semel.model.batch import Log
 from semel.pipeline.spec import Spec
 from semel.runs import replay
 from semel.runs.replay import Replayed
@@ -76,12 +76,6 @@ def _parts(above: Spec, roots: list[int]) -> list[str]:
     return [f"{above.name}/{layout.marker(Path(), root).stem}" for root in roots]
 
 
-def is_behind(ledger: Ledger, spec: Spec, root: int) -> bool:
-    """Whether the newest output of a batch is not of what its source has now, or is on its way."""
-    newest, status = replay.newest(ledger, spec, root)
-    return status != BatchStatus.FINALIZED or bool(replay.renewed(ledger, spec, newest))
-
-
 def refuse(spec: Spec, links: list[Link], *, alone: str) -> None:
     """TerminalError: some of what follows cannot be replayed, so nothing is done. `alone`: replays
     the first pipeline alone.
@@ -118,7 +112,10 @@ def run(
         for at, root in enumerate(link.batches, 1):
             log(f"{link.spec.name}: batch {root} ({at} of {len(link.batches)})")
             try:
-                if is_behind(ledger, link.spec, root):
+                behind, why = replay.follows(ledger, link.spec, root, ())
+                if why:
+                    raise why
+                if behind:
                     yield link, replay.run(ledger, link.spec, key, root, engine, log)
             except SemelError as error:
                 kind = RetryableError if isinstance(error, RetryableError) else TerminalError

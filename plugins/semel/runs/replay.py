@@ -316,12 +316,6 @@ def _of_request(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batc
     return next(iter(planned(ledger, spec, request_key, root)), None)
 
 
-def newest(ledger: Ledger, spec: Spec, root: int) -> tuple[int, BatchStatus]:
-    """The batch that made the newest output of a batch, or is to make it, and its state."""
-    found = _root(ledger, pipelines.planned(ledger, spec.name), spec, root)
-    return found["newest"], BatchStatus(found["newest_status"])
-
-
 # Keeps CH3.
 def follows(
     ledger: Ledger, spec: Spec, root: int, moving: Collection[str]
