@@ -5,7 +5,8 @@ from collections import Counter
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
     BaseModel,
@@ -19,6 +20,9 @@ from pydantic import (
 
 from semel.declare.durations import format_duration, parse_duration, parse_size
 from semel.declare.yaml import Problem, Problems
+
+if TYPE_CHECKING:
+    from semel.model.windows import Windows
 
 BATCH_BYTES_MAX = 8 << 30
 """Default of limits.bytes_per_batch_max."""
@@ -44,6 +48,12 @@ REST_COLUMN = f"{RESERVED_PREFIX}_rest"
 
 RESERVED_NAME = "semel_collect"
 """The DAG that collects is called so; a pipeline's DAG of that name would take its place."""
+
+WINDOW_SLICES_MAX = 1_000
+"""Windows that one moment may be part of: each of them is a row of the answer."""
+
+DAY, WEEK = 86_400, 7 * 86_400
+"""Seconds of both, where no clock is changed."""
 
 GLOB = re.compile(r"[*?\[]")
 """The characters that make a part of source.path a pattern."""
@@ -148,6 +158,57 @@ class Dedup(Model):
         if not self.horizon:
             raise Problems([Problem(("horizon",), "must be longer than nothing")])
         return self
+
+
+class Window(Model):
+    """The windows of record_time that its records are counted in."""
+
+    size: Duration
+    """How long a window is: a part of a day that divides it, a day, a week; or a multiple of
+    every."""
+    every: Duration | None = None
+    """How often a window begins, for windows that overlap. null: where the last one ends."""
+    zone: str = "UTC"
+    """The time zone whose clock it goes by: days from midnight, weeks from Monday."""
+    delay: Duration = timedelta()
+    """How much later than its time a record may come, before its window counts as complete."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Window":
+        problems = []
+        key = "size" if self.every is None else "every"
+        seconds = self._seconds
+        if not (seconds in (DAY, WEEK) or (0 < seconds < DAY and DAY % seconds == 0)):
+            why = "is neither a week nor a day nor a part that divides a day: it would begin nowhere"
+            problems.append(Problem((key,), why))
+        elif self.size % self._every or not self.size:
+            problems.append(Problem(("size",), "is no multiple of every"))
+        elif self.size // self._every > WINDOW_SLICES_MAX:
+            most = f"more than {WINDOW_SLICES_MAX} windows would overlap"
+            problems.append(Problem(("size",), most))
+        try:
+            ZoneInfo(self.zone)
+        except (ValueError, OSError, ZoneInfoNotFoundError):
+            problems.append(Problem(("zone",), "is no time zone; write one such as Europe/Berlin"))
+        if problems:
+            raise Problems(problems)
+        return self
+
+    @property
+    def _every(self) -> timedelta:
+        return self.every or self.size
+
+    @property
+    def _seconds(self) -> int:
+        return int(self._every.total_seconds())
+
+    @property
+    def windows(self) -> "Windows":
+        """What it means for moments."""
+        from semel.model.windows import Slices, Windows
+
+        slices = Slices(self._seconds, self.zone)
+        return Windows(slices, self.size // self._every, self.delay)
 
 
 class Limits(Model):

@@ -27,6 +27,7 @@ from semel.declare.parts import (
     Scope,
     Text,
     Unknown,
+    Window,
     twice,
 )
 from semel.declare.yaml import Problem, Problems
@@ -63,6 +64,8 @@ class Spec(Model):
     """Columns that together identify a record. Empty: its position does, and no repeat is seen."""
     record_time: str | None = None
     """A timestamp or date column that is the same on every delivery of a record."""
+    window: Window | None = None
+    """The windows of record_time: which are complete is told; and what aggregate counts in."""
     dedup: Dedup = Dedup()
     """How repeated records are recognised; needs record_id."""
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
@@ -128,6 +131,8 @@ class Spec(Model):
             elif columns[self.record_time].word not in ("timestamp", "date"):
                 kind = columns[self.record_time]
                 yield ("record_time",), f"{self.record_time!r} is {kind}, not a timestamp or date"
+        if self.window is not None and self.record_time is None:
+            yield ("record_time",), "is missing: a window takes a record's time from it"
         if name := twice(self.notify):
             yield ("notify",), f"names {name!r} twice"
         if self.deadline is not None and not self.notify:
