@@ -179,7 +179,7 @@ class Window(Model):
         key = "size" if self.every is None else "every"
         seconds = self._seconds
         if not (seconds in (DAY, WEEK) or (0 < seconds < DAY and DAY % seconds == 0)):
-            why = "is neither a week nor a day nor a part that divides a day: it would begin nowhere"
+            why = "is neither a week nor a day nor a part that divides a day, so begins nowhere"
             problems.append(Problem((key,), why))
         elif self.size % self._every or not self.size:
             problems.append(Problem(("size",), "is no multiple of every"))
