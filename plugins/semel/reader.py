@@ -6,16 +6,24 @@ reader may do the same: each marker is one JSON file that names the batch's file
 pyarrow.dataset brings pandas along, so it is imported by who asks for a dataset: most want markers.
 """
 
+from datetime import datetime
+from functools import reduce
+from operator import and_
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.archive import layout
 from semel.archive.marker import Marker, markers
+from semel.clients.duck import zoneless
+from semel.declare.aggregate import END, FINAL, START
 from semel.errors import TerminalError
+from semel.formats.merged import merge_query, windows_of
 from semel.formats.output import columns_in_files, dataset_of
 from semel.model.manifest import Kind
+from semel.model.windows import UTC_TIME
 from semel.sinks.spec import archive_of
 
 if TYPE_CHECKING:
@@ -61,3 +69,43 @@ def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> "d
         files = [file for marker in group for file in marker.of_kind(Kind.DATA)]
         parts.append(dataset_of(sink, group[0].spec.sink, files, schema))
     return parts[0] if len(parts) == 1 else ds.dataset(parts)
+
+
+def windows(
+    sink_path: str | Path,
+    archive_path: str | Path | None = None,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> pa.Table:
+    """The rows of the windows that a pipeline with `aggregate` counts, merged: those that begin at
+    `since` or later, and before `until`.
+
+    window_start and window_end (UTC); the keys, null where a row is of a level without them; the
+    columns; `final`: the window is complete (docs/windows.md); `_semel_level`: the item of
+    aggregate.by. TerminalError: as `dataset`; or the pipeline counts nothing.
+    """
+    import duckdb
+
+    sink = Path(sink_path)
+    parts = dataset(sink, archive_path)
+    kept = Path(archive_path) if archive_path else archive_of(sink)
+    found = markers(sink, kept)
+    spec = found[-1].spec
+    if spec.aggregate is None:
+        raise TerminalError(f"{sink} has the rows of records, and counts no windows; read `dataset`")
+    declared = spec.window.windows
+    begin = [] if since is None else [pc.field(START) >= since - declared.longest]
+    end = [] if until is None else [pc.field(START) < until]
+    rows = parts.to_table(filter=reduce(and_, begin + end) if begin + end else None)
+    of = windows_of(declared, pc.unique(rows.column(START)).to_pylist())
+    for wanted, compare in ((since, pc.greater_equal), (until, pc.less)):
+        if wanted is not None:
+            of = of.filter(compare(of.column(START), pa.scalar(wanted, UTC_TIME)))
+    final = pa.array([False] * of.num_rows, pa.bool_())
+    with duckdb.connect() as connection:
+        connection.register("parts", zoneless(rows))
+        connection.register("windows", zoneless(of.append_column(FINAL, final)))
+        query = merge_query(spec.aggregate, parts="parts", windows="windows")
+        made = connection.sql(f"{query} ORDER BY ALL").to_arrow_table()
+    return made

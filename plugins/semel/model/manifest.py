@@ -32,7 +32,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class StagedFile:
-    """A closed, fsynced file of an attempt. `folder`: its place below the sink, '' for the root."""
+    """A closed, fsynced file of an attempt. `folder`: its place below the sink, '' for the root.
+
+    `stands_for`: the records that partial rows count; None: each row is one.
+    """
 
     kind: Kind
     path: str
@@ -41,6 +44,7 @@ class StagedFile:
     records: int
     bytes: int
     checksum: str
+    stands_for: int | None = None
 
 
 def pack_files(files: tuple[StagedFile, ...]) -> bytes:

@@ -59,6 +59,10 @@ class Reason(StrEnum):
         "record_time_missing", DecidedBy.TIME,
         "expected a time, as it is record_time; found nothing",
     )  # fmt: skip
+    record_time_outside = (
+        "record_time_outside", DecidedBy.TEXT,
+        "its year is outside of 100 to 9899, and no window has it",
+    )  # fmt: skip
     id_missing = (
         "id_missing", DecidedBy.ID, "expected a value, as it is part of record_id; found nothing"
     )  # fmt: skip

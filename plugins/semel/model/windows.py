@@ -91,6 +91,11 @@ class Windows:
     count: int = 1
     delay: timedelta = timedelta()
 
+    @property
+    def longest(self) -> timedelta:
+        """No window is longer, whatever is done to clocks."""
+        return self.count * timedelta(seconds=self.slices.seconds) + timedelta(days=2)
+
     def end(self, start: datetime) -> datetime:
         """The end, exclusive, of the window that begins with the slice at `start`."""
         for _ in range(self.count):

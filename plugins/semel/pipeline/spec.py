@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from semel import settings
 from semel.declare import ddl
 from semel.declare import yaml as spec_yaml
+from semel.declare.aggregate import START, Aggregate
 from semel.declare.context import Context
 from semel.declare.parts import (
     NAME,
@@ -70,6 +71,8 @@ class Spec(Model):
     """How repeated records are recognised; needs record_id."""
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     """at_least_once: repeats are not dropped, and no ids are kept; needs record_id."""
+    aggregate: Aggregate | None = None
+    """Count the records of each window: partial rows go to the sink, and readers merge them."""
     transforms: tuple[Annotated[str, Field(pattern=spec_transforms.PATTERN)], ...] = ()
     """In order: functions DataFrame -> DataFrame (module:function), or queries (file.sql)."""
     sink: Annotated[Union[sinks.declarations()], Field(discriminator="type")]
@@ -133,6 +136,7 @@ class Spec(Model):
                 yield ("record_time",), f"{self.record_time!r} is {kind}, not a timestamp or date"
         if self.window is not None and self.record_time is None:
             yield ("record_time",), "is missing: a window takes a record's time from it"
+        yield from self._aggregate_problems()
         if name := twice(self.notify):
             yield ("notify",), f"names {name!r} twice"
         if self.deadline is not None and not self.notify:
@@ -153,7 +157,7 @@ class Spec(Model):
             kind, *_, written = self.sink.whereabouts()
             why = f"the source reads {written} too, and would read what is written"
             yield ("sink", kind), why
-        if not self.transforms:  # A transform may make columns that only the run can know.
+        if self.aggregate is None and not self.transforms:  # A transform may make columns that only the run can know.
             yield from self._partition_problems(columns, there)
             refuses = sink_format(self.sink.format).refuses
             for name, kind in columns.items():
@@ -162,6 +166,28 @@ class Spec(Model):
             for place, name in getattr(self.sink, "columns_named", ()):
                 if name not in columns:
                     yield ("sink", *place), f"{name!r} is not a column; {there}"
+
+    def _aggregate_problems(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if self.aggregate is None:
+            return
+        if self.window is None:
+            yield ("window",), "is missing: aggregate counts the records of each window"
+        if why := self.sink.counts_refused:
+            yield ("sink", "type"), f"{self.sink.type} does not go with aggregate: {why}"
+        if self.sink.replaces_rows:
+            yield ("sink", "mode"), "upsert does not go with aggregate: its rows are added up"
+        if getattr(self.sink, "position_columns", False):
+            yield ("sink", "position_columns"), "a row of a window has no position"
+        if self.source.unknown is Unknown.KEEP and not self.transforms:
+            yield ("source", "unknown"), "keep has no meaning with aggregate: nothing is kept"
+        there = (START, *self.aggregate.keys)
+        for at, name in enumerate(self.sink.partition_by):
+            if name not in there:
+                names = ", ".join(there)
+                yield ("sink", "partition_by", at), f"{name!r} is not one of {names}"
+        if not self.transforms:
+            for key, why in self.aggregate.problems(self.arrow_schema()):
+                yield ("aggregate", *key), why
 
     def _guarantee_problems(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if self.guarantee is Guarantee.EXACTLY_ONCE:
@@ -239,13 +265,18 @@ class Spec(Model):
     def to_json(self) -> dict[str, Any]:
         """The spec as plain JSON, defaults filled in; `from_json` reads it back.
 
-        The schema becomes a list of pairs, because Postgres' jsonb does not keep the order of keys.
+        The schema becomes a list of pairs, because Postgres' jsonb does not keep the order of keys;
+        so do the columns of an aggregation.
         """
         return self._plain()
 
     def _plain(self, *, exclude_defaults: bool = False) -> dict[str, Any]:
         plain = self.model_dump(mode="json", by_alias=True, exclude_defaults=exclude_defaults)
         plain["source"]["schema"] = [list(pair) for pair in self.source.columns.items()]
+        if self.aggregate is not None:
+            plain["aggregate"]["columns"] = [
+                [name, str(function)] for name, function in self.aggregate.columns.items()
+            ]
         return plain | {"parser_rules": ddl.PARSER_RULES}
 
     @classmethod
@@ -254,6 +285,9 @@ class Spec(Model):
         source = plain["source"] | {"schema": dict(plain["source"]["schema"])}
         beside = ("parser_rules", "code")
         declared = {key: value for key, value in plain.items() if key not in beside}
+        if aggregate := declared.get("aggregate"):
+            columns = dict(aggregate["columns"])
+            declared["aggregate"] = aggregate | {"columns": columns}
         try:
             return cls.model_validate(declared | {"source": source})
         except ValidationError as error:

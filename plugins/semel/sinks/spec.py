@@ -35,6 +35,8 @@ class Declared(Model):
     way: ClassVar[tuple[str, ...]] = ()
     aside: ClassVar[tuple[str, ...]] = ("archive",)
     in_folder: ClassVar[bool] = False
+    counts_refused: ClassVar[str] = ""
+    """Why it takes no partial rows of windows; empty: it does."""
 
     type: str
     """The kind of sink."""

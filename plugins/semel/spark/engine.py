@@ -18,12 +18,13 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from semel import errors
 from semel.declare.parts import twice
+from semel.declare.yaml import key_of
 from semel.errors import RetryableError, SemelError, TerminalError
 from semel.formats.table import sink_format
 from semel.model.manifest import SplitReport, pack_files, unpack_files
 from semel.spark.transforms import Transform, load_transforms
 from semel.stage.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
-from semel.stage.job import Outcome, StageJob
+from semel.stage.job import Outcome, StageJob, columns_of, written_of
 from semel.stage.read import read_task
 from semel.stage.shard import classify_shard
 from semel.stage.write import survivors, write_rows, write_task
@@ -101,7 +102,7 @@ class SparkEngine:
             reports = self._reports(job, write=not transforms)
             if not transforms:
                 return Outcome(
-                    reports=reports, files=(), sink_schema=schema_of(job.output_schema())
+                    reports=reports, files=(), sink_schema=schema_of(columns_of(job.spec))
                 )
             return self._transform(job, reports, transforms)
         except JOB_FAILURES as error:
@@ -140,7 +141,8 @@ class SparkEngine:
             blamed = _blamed(error, transforms, samples=samples)
             raise blamed from (error if samples else None)
         files = tuple(file for row in written for file in unpack_files(bytes(row["files"])))
-        return Outcome(reports=reports, files=files, sink_schema=schema_of(schema))
+        written = schema_of(written_of(job.spec, schema))
+        return Outcome(reports=reports, files=files, sink_schema=written)
 
 
 def schema_of(schema: pa.Schema) -> list[list[str]]:
@@ -215,14 +217,32 @@ def _output_schema(
             f"transform {last} gave a column {name!r} twice (upper and lower case are alike): "
             f"{names}; rename one in the last transform's select"
         )
-    missing = [c for c in job.spec.sink.partition_by if c not in names]
+    _check_counted(job, schema, last)
+    written = written_of(job.spec, schema)
+    missing = [c for c in job.spec.sink.partition_by if c not in written.names]
     if missing:
         raise TerminalError(
             f"sink.partition_by {missing}: the transforms gave only {names}; add the columns to "
             "the last transform's select, or change partition_by"
         )
-    sink_format(job.spec.sink.format).check(schema, job.spec.sink.partition_by)
+    sink_format(job.spec.sink.format).check(written, job.spec.sink.partition_by)
     return schema
+
+
+def _check_counted(job: StageJob, schema: pa.Schema, last: str) -> None:
+    """TerminalError: what the transforms gave cannot be counted as declared."""
+    spec = job.spec
+    if spec.aggregate is None:
+        return
+    wrong = [f"{key_of(('aggregate', *key))}: {why}" for key, why in spec.aggregate.problems(schema)]
+    kind = schema.field(spec.record_time).type if spec.record_time in schema.names else None
+    if kind is None or not (pa.types.is_timestamp(kind) or pa.types.is_date32(kind)):
+        wrong.append(f"record_time: {spec.record_time!r} is no column of times")
+    if wrong:
+        raise TerminalError(
+            f"transform {last} gave columns that cannot be counted ({'; '.join(wrong)}); change its "
+            "select, or the declaration"
+        )
 
 
 def _blamed(

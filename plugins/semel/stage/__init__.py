@@ -58,7 +58,7 @@ from semel.sinks import Sink
 from semel.sinks.held import Known
 from semel.sources import Source
 from semel.stage import account, fatal, replayed
-from semel.stage.job import Engine, Outcome, StageJob, splits_for
+from semel.stage.job import Engine, Outcome, StageJob, columns_of, splits_for
 from semel.stage.sample import check_sample
 from semel.storage import check_links_of, make_folder, sync_folder
 
@@ -317,7 +317,7 @@ def _seal(
 
 def _columns(job: StageJob) -> pa.Schema | None:
     """The columns of the output, if known before the job."""
-    return None if job.spec.transforms else job.output_schema()
+    return None if job.spec.transforms else columns_of(job.spec)
 
 
 def _write_manifest(

@@ -30,11 +30,13 @@ def added_up(job: StageJob, outcome: Outcome) -> tuple[list[StagedFile], Counts]
     """The files of a job, and its account. CorruptionError: not as many rows as survivors."""
     staged = [f for report in outcome.reports for f in report.files] + list(outcome.files)
     counts = reduce(Counts.__add__, (r.counts for r in outcome.reports), Counts())
-    written = sum(f.records for f in staged if f.kind is Kind.DATA)
-    if not job.spec.transforms and written != counts.survivors:
+    data = [f for f in staged if f.kind is Kind.DATA]
+    written = sum(f.records for f in data)
+    stand_for = sum(f.records if f.stands_for is None else f.stands_for for f in data)
+    if not job.spec.transforms and stand_for != counts.survivors:
         raise CorruptionError(
             f"batch {job.batch_id}, attempt {job.fence}: {counts.survivors} records are new and "
-            f"{written} rows were written; this is a defect of semel, nothing was committed"
+            f"the rows that were written are of {stand_for}; this is a defect of semel, nothing was committed"
         )
     return staged, replace(counts, rows_written=written)
 

@@ -16,8 +16,9 @@ from semel.model.buckets import Buckets
 from semel.model.manifest import SplitReport, StagedFile
 from semel.model.split import Split, Splits, splits_of
 from semel.pipeline.spec import Spec
-from semel.sinks import Refuses
+from semel.sinks import Refused, Refuses
 from semel.sources import Source
+from semel.stage.combine import lifted, partial_schema
 
 if TYPE_CHECKING:
     from semel.stage.verdicts import Selected
@@ -83,6 +84,12 @@ class StageJob:
         judged = self.selected is None or self.selected.judged
         return judged and not self.spec.by_position
 
+    def refused(self, rows: pa.Table) -> list[Refused]:
+        """Which rows the sink will not take: of partial rows, each record's own."""
+        if self.refuses is None or not rows.num_rows:
+            return []
+        return self.refuses(lifted(self.spec, rows) if self.spec.aggregate else rows)
+
     def bytes_of(self, split: Split, seen: int = 0) -> int:
         """The bytes of a split that count as read. They count once, for the batch that claims them.
 
@@ -110,8 +117,8 @@ class StageJob:
         return self.folder / "data"
 
     def output_schema(self) -> pa.Schema:
-        """The input columns of transforms. Without transforms, the columns written."""
-        return columns_of(self.spec)
+        """The columns of survivors, as transforms get them."""
+        return survivors_of(self.spec)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +150,16 @@ def splits_for(source: Source, claims: Sequence[Claim], split_bytes: int) -> Spl
 
 def columns_of(spec: Spec) -> pa.Schema:
     """The columns of a pipeline's output without transforms."""
+    return written_of(spec, survivors_of(spec))
+
+
+def written_of(spec: Spec, rows: pa.Schema) -> pa.Schema:
+    """The columns of what is written of some rows: their own, or those of partial rows."""
+    return partial_schema(spec, rows) if spec.aggregate else rows
+
+
+def survivors_of(spec: Spec) -> pa.Schema:
+    """The columns of a pipeline's survivors."""
     schema = spec.arrow_schema()
     if spec.sink.position_columns:
         schema = schema.append(pa.field(SOURCE_COLUMN, pa.int64(), nullable=False))

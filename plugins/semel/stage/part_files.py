@@ -14,10 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel import limits
+from semel.declare.aggregate import RECORDS
 from semel.errors import LimitError
 from semel.formats.output import NULL_FOLDER
 from semel.formats.table import sink_format
 from semel.model.manifest import Kind, StagedFile
+from semel.stage.combine import Combiner, records_of
 from semel.stage.job import StageJob
 from semel.storage import Sealed
 
@@ -121,7 +123,7 @@ class TaskFiles:
     """The files that a task writes for all of its splits, so that a task that reads a thousand
     small files leaves few behind. Each appears with its first rows, and `close` ends them all.
 
-    `rows` of the output; `decisions`: records that were dropped, with the reasons; `letters`:
+    `rows` of the output, or what it is to count; `decisions`: records that were dropped, with the reasons; `letters`:
     records that were rejected.
     """
 
@@ -137,10 +139,15 @@ class TaskFiles:
         )
         self._writers = output, decisions, letters
         self.rows, self.decisions, self.letters = (writer.write for writer in self._writers)
+        self._combiner = Combiner(job.spec, output.write) if job.spec.aggregate else None
+        if self._combiner is not None:
+            self.rows = self._combiner.add
         self.end_split = output.end_split
 
     def close(self) -> tuple[StagedFile, ...]:
         """Write what is held. Returns all files."""
+        if self._combiner is not None:
+            self._combiner.end()
         return tuple(file for writer in self._writers for file in writer.close())
 
 
@@ -152,6 +159,7 @@ def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: st
     form = sink_format(format)
     with Sealed(path) as file:
         form.code().write(table, file)
+    partial = kind is Kind.DATA and RECORDS in table.column_names
     return StagedFile(
         kind=kind,
         path=str(path),
@@ -160,6 +168,7 @@ def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: st
         records=table.num_rows,
         bytes=file.size,
         checksum=file.checksum,
+        stands_for=records_of(table) if partial else None,
     )
 
 

@@ -29,6 +29,7 @@ from semel.model.reasons import Reason
 from semel.model.split import Split
 from semel.stage import fatal
 from semel.stage.classify import SplitIds, by_shard
+from semel.stage.combine import timeless
 from semel.stage.job import StageJob, output_columns
 from semel.stage.part_files import TaskFiles
 from semel.stage.spill import Spill
@@ -237,6 +238,8 @@ class _Reader:
         """The blocks of the split, without records that have no id or are late."""
         job = self._job
         found = job.source.read(self._split, job.batch_id, self._digest, self._selection)
+        if job.spec.aggregate is not None and not job.spec.transforms:
+            found = map(self._timed, found)
         if job.selected is not None and not job.selected.judged:
             return map(self._survivors, found)
         return map(self._identify, map(self._takeable, found))
@@ -272,6 +275,16 @@ class _Reader:
         text = words.record(lines.beginning(at, RECORD_SHOWN_BYTES))
         return replace(sample, detail=printable(block.faults[at][1]), text=text)
 
+    # Keeps W10.
+    def _timed(self, block: Block) -> Block:
+        """Reject records that are of no window. Those of transforms are judged later."""
+        name = self._job.spec.record_time
+        bad, why = timeless(block.table.column(name))
+        if not len(bad):
+            return block
+        offsets = block.table.column(OFFSET).to_numpy()[bad]
+        return block.without(offsets, [(reason, f"{name}: {reason.says}") for reason in why])
+
     # Keeps S27.
     def _takeable(self, block: Block) -> Block:
         """Reject records that the sink will refuse. The output of transforms is checked later."""
@@ -279,7 +292,7 @@ class _Reader:
             return block
         faults: dict[int, Fault] = {}
         offsets = block.table.column(OFFSET).to_numpy()
-        for refused in self._job.refuses(output_columns(self._job, self._split, block.table)):
+        for refused in self._job.refused(output_columns(self._job, self._split, block.table)):
             why = Reason.sink_refuses, f"{refused.reason}: {refused.detail}"
             for offset in offsets[refused.rows].tolist():
                 faults.setdefault(offset, why)

@@ -22,6 +22,7 @@ from semel.model.batch import Counts, Ignored
 from semel.model.manifest import SplitReport
 from semel.model.split import Split
 from semel.stage.classify import SplitIds, by_shard
+from semel.stage.combine import timeless
 from semel.stage.job import StageJob, output_columns
 
 SMALL_SPLIT_BYTES = 64 << 10
@@ -91,9 +92,11 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
     table = table.set_column(index, table.schema.field(index), offsets)
     ends = np.searchsorted(owner, np.arange(len(splits) + 1))
     records = np.diff(ends) + np.diff(np.searchsorted(left_out, [*begins, 1 + sum(sizes)]))
-    asked = job.refuses is not None and not job.spec.transforms
-    if asked and job.refuses(output_columns(job, splits[0], table)):
-        return None
+    if not job.spec.transforms:
+        if job.spec.aggregate and len(timeless(table.column(job.spec.record_time))[0]):
+            return None
+        if job.refused(output_columns(job, splits[0], table)):
+            return None
     hashed = None
     if job.judges and table.num_rows:
         hashed = hash_ids(table, job.spec.record_id, shards=job.shards)

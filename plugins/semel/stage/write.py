@@ -18,6 +18,7 @@ from semel.formats.records import OFFSET
 from semel.model.manifest import SplitReport, StagedFile
 from semel.model.split import Split
 from semel.stage.classify import Dropped, Repeat
+from semel.stage.combine import timeless
 from semel.stage.job import StageJob, output_columns
 from semel.stage.part_files import TaskFiles
 from semel.stage.spill import Spilled
@@ -137,15 +138,28 @@ def write_rows(
         # Spark returns times in its session's zone: the same moments, in another type.
         table = pa.Table.from_batches([batch]).cast(schema)
         for rows in cut(table, PIECE_BYTES_MAX):
+            _check_times(job, rows)
             _refuse(job, rows)
         out.rows(table)
     return out.close()
 
 
+# Keeps W10.
+def _check_times(job: StageJob, table: pa.Table) -> None:
+    """TerminalError: transforms made rows that are of no window."""
+    name = job.spec.record_time
+    bad, why = timeless(table.column(name)) if job.spec.aggregate else ((), [])
+    if len(bad):
+        raise TerminalError(
+            f"batch {job.batch_id}: the transforms made {len(bad)} rows in one block that are of "
+            f"no window ({name}: {why[0].says}); filter or correct them in the last transform"
+        )
+
+
 # Keeps S27.
 def _refuse(job: StageJob, table: pa.Table) -> None:
     """TerminalError: transforms made rows that the sink will refuse. No one record is to blame."""
-    refused = job.refuses(table) if job.refuses is not None else []
+    refused = job.refused(table)
     if refused:
         first = refused[0]
         raise TerminalError(

@@ -12,6 +12,9 @@ from semel.sinks.spec import Service, folder_of
 class BigQuerySink(Service):
     """A table of BigQuery: the rows of a batch are appended by one load job. Experimental."""
 
+    counts_refused: ClassVar[str] = (
+        "no view that merges its rows is made there; write to files or a table of PostgreSQL"
+    )
     type: Literal["bigquery"]
     """The kind of sink."""
     connection: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")

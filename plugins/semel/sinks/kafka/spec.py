@@ -21,6 +21,9 @@ CONTROL = "_semel_"
 class KafkaSink(Service):
     """A topic of a Kafka cluster: each row is a message, and a batch is one transaction."""
 
+    counts_refused: ClassVar[str] = (
+        "who reads a topic cannot merge its rows; write to files or a table"
+    )
     type: Literal["kafka"]
     """The kind of sink."""
     connection: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")

@@ -1,0 +1,150 @@
+"""The declaration of an aggregation: the rows of a window, and what they count."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+
+from semel.declare.parts import RESERVED_PREFIX, Model, Text, twice
+from semel.declare.yaml import Problem, Problems
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+START, END, FINAL = "window_start", "window_end", "final"
+"""What each row of a window has beside its keys and columns."""
+
+LEVEL = f"{RESERVED_PREFIX}_level"
+"""Which item of aggregate.by a row is of, from 0 on."""
+
+RECORDS = f"{RESERVED_PREFIX}_n"
+"""Of a partial row: how many records it stands for."""
+
+LEVELS_MAX = 16
+
+WORDS = ("count", "sum", "min", "max", "distinct")
+_FUNCTION = re.compile(rf"({'|'.join(WORDS)})\((.*)\)", re.DOTALL)
+_EXACT = ("bigint", "int", "smallint", "decimal")
+_ORDERED = (*_EXACT, "string", "timestamp", "date")
+
+
+@dataclass(frozen=True)
+class Function:
+    """What is made of a window's records: `count()`, or a word and a column, as `sum(amount)`."""
+
+    word: str
+    column: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.word}({self.column or ''})"
+
+    def problem(self, kind: "pa.DataType") -> str | None:
+        """Why it cannot be made of a column of this type."""
+        from pyarrow import types as at
+
+        exact = at.is_integer(kind) or at.is_decimal128(kind)
+        text = at.is_string(kind) or at.is_large_string(kind)
+        ordered = exact or text or at.is_timestamp(kind) or at.is_date32(kind)
+        if at.is_floating(kind) and self.word != "count":
+            return (
+                f"{self} of a {kind} would depend on the order of the records; declare the column "
+                "as decimal(p,s), or cast it in the last transform"
+            )
+        if self.word == "sum" and not exact:
+            return f"{self} adds up whole numbers and decimals, and {self.column} is {kind}"
+        if self.word in ("min", "max") and not ordered:
+            return f"{self} compares numbers, texts and times, and {self.column} is {kind}"
+        if self.word == "distinct" and not (ordered or at.is_boolean(kind)):
+            return f"{self} tells numbers, texts and times apart, and {self.column} is {kind}"
+        return None
+
+
+def _function(value: object) -> Function:
+    if isinstance(value, Function):
+        return value
+    found = _FUNCTION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(f"{value!r} is not one of count(), {', '.join(f'{w}(column)' for w in WORDS)}")
+    word, column = found[1], found[2].strip() or None
+    if column is None and word != "count":
+        raise ValueError(f"{value!r} names no column")
+    return Function(word, column)
+
+
+def _levels(value: Any) -> Any:
+    """One list of columns is one level."""
+    plain = isinstance(value, list) and value and all(isinstance(item, str) for item in value)
+    return [value] if plain else value
+
+
+Declared = Annotated[
+    Function,
+    BeforeValidator(_function),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string", "examples": ["count()", "sum(amount)", "distinct(user)"]}),
+]
+
+
+class Aggregate(Model):
+    """What is counted of the records of each window of record_time."""
+
+    by: Annotated[tuple[tuple[Text, ...], ...], BeforeValidator(_levels)] = Field(
+        default=((),), min_length=1, max_length=LEVELS_MAX
+    )
+    """The columns that each row is of. [user]: a row for each. [[user], []]: that, and one in
+    all. Left out: one in all."""
+    columns: dict[Text, Declared] = Field(min_length=1)
+    """What a row has of them: count(), count(c), sum(c), min(c), max(c), distinct(c)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Aggregate":
+        if problems := [Problem(key, why) for key, why in self._problems()]:
+            raise Problems(problems)
+        return self
+
+    def _problems(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        for at, level in enumerate(self.by):
+            if name := twice(level):
+                yield ("by", at), f"names {name!r} twice"
+        if len({frozenset(level) for level in self.by}) < len(self.by):
+            yield ("by",), "has the same columns twice"
+        taken = (START, END, FINAL)
+        names = (*self.keys, *self.columns, *taken)
+        if name := twice(names):
+            yield ("columns",), (
+                f"a row would have {name!r} twice: it has the columns of by, of columns, and "
+                f"{', '.join(taken)}"
+            )
+        for name in (*self.keys, *self.columns):
+            if name.lower().startswith(RESERVED_PREFIX):
+                yield ("columns",), f"{name!r} begins with {RESERVED_PREFIX}, as semel's own do"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns of all levels, each once."""
+        return tuple(dict.fromkeys(name for level in self.by for name in level))
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The columns of a record that it needs, each once."""
+        found = [f.column for f in self.columns.values() if f.column is not None]
+        return tuple(dict.fromkeys([*self.keys, *found]))
+
+    def problems(self, schema: "pa.Schema") -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """What does not go with the columns that records have."""
+        there = f"the columns are {', '.join(schema.names)}"
+        for at, level in enumerate(self.by):
+            for name in level:
+                if name not in schema.names:
+                    yield ("by", at), f"{name!r} is not a column; {there}"
+                elif why := Function("distinct", name).problem(schema.field(name).type):
+                    yield ("by", at), why.replace("distinct", "by", 1)
+        for name, function in self.columns.items():
+            if function.column is None:
+                continue
+            if function.column not in schema.names:
+                yield ("columns", name), f"{function.column!r} is not a column; {there}"
+            elif why := function.problem(schema.field(function.column).type):
+                yield ("columns", name), why

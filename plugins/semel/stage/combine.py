@@ -1,0 +1,157 @@
+"""combine: what a window counts, as partial rows in place of output rows.
+
+A partial row is of a slice of time and of the columns that an aggregation is by; it stands for some
+records. Who reads them merges them, in any order: each function is associative and commutative,
+over exact values. So a task combines what it has, and nothing is shuffled (combiner lifting:
+Chambers et al., FlumeJava, PLDI 2010; Akidau et al., The Dataflow Model, VLDB 2015).
+
+How it works: each record is lifted to a partial row of its own, and partial rows are merged, also
+with merged ones. distinct(c) keeps its values as one more column of the key.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.declare.aggregate import RECORDS, START, Aggregate, Function
+from semel.errors import LimitError
+from semel.model.reasons import Reason
+from semel.model.windows import UTC_TIME
+from semel.pipeline.spec import Spec
+
+HELD_ROWS_MAX = 1 << 20
+"""Rows that a task holds before it merges them, or else writes them."""
+
+_DIGITS = 38
+
+_YEARS = 100, 9_900
+"""A time outside of them is in no window: the end of one might be in no calendar."""
+_SUMS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
+
+
+def partial_schema(spec: Spec, records: pa.Schema) -> pa.Schema:
+    """The columns of partial rows, of records with these columns."""
+    declared = spec.aggregate
+    fields = [pa.field(START, UTC_TIME, nullable=False)]
+    fields += [records.field(name).with_nullable(True) for name in declared.keys]
+    fields += [pa.field(name, _kind(f, records)) for name, f in declared.columns.items()]
+    return pa.schema([*fields, pa.field(RECORDS, pa.int64(), nullable=False)])
+
+
+def timeless(times: pa.ChunkedArray) -> tuple[np.ndarray, list[Reason]]:
+    """The rows (int64, ascending) of times that are in no window, each with the reason."""
+    if not times.null_count:
+        ends = pc.min_max(times)
+        if not len(times) or _YEARS[0] <= _year(ends["min"]) and _year(ends["max"]) < _YEARS[1]:
+            return np.zeros(0, np.int64), []
+    year = pc.year(times)
+    missing = times.is_null().to_numpy()
+    outside = pc.or_(pc.less(year, _YEARS[0]), pc.greater_equal(year, _YEARS[1]))
+    bad = np.flatnonzero(missing | outside.fill_null(False).to_numpy())
+    reasons = Reason.record_time_missing, Reason.record_time_outside
+    return bad, [reasons[not is_missing] for is_missing in missing[bad].tolist()]
+
+
+def _year(time: pa.Scalar) -> int:
+    return pc.year(time).as_py()
+
+
+def lifted(spec: Spec, records: pa.Table) -> pa.Table:
+    """Each record as a partial row of its own. No record may lack its time."""
+    declared, schema = spec.aggregate, partial_schema(spec, records.schema)
+    times = records.column(spec.record_time).cast(UTC_TIME)
+    starts = [spec.window.windows.slices.starts(chunk) for chunk in times.chunks]
+    found = [pa.chunked_array(starts, UTC_TIME)]
+    found += [records.column(name) for name in declared.keys]
+    ones = pa.repeat(pa.scalar(1, pa.int64()), records.num_rows)
+    for name, function in declared.columns.items():
+        if function.column is None:
+            found.append(ones)
+            continue
+        column = records.column(function.column)
+        if function.word == "count":
+            column = column.is_valid()
+        found.append(column.cast(schema.field(name).type))
+    return pa.table([*found, ones], schema=schema)
+
+
+def merged(declared: Aggregate, rows: pa.Table) -> pa.Table:
+    """The partial rows of each slice and key as one. LimitError: a sum is too large."""
+    keys = [START, *declared.keys]
+    keys += [name for name, f in declared.columns.items() if f.word == "distinct"]
+    sums = {n: _SUMS[f.word] for n, f in declared.columns.items() if f.word in _SUMS}
+    wide = rows
+    for name, word in sums.items():
+        column = rows.column(name)
+        if word == "sum" and pa.types.is_decimal(column.type) and not _is_safe(column):
+            at = rows.schema.get_field_index(name)
+            wide = wide.set_column(at, name, column.cast(pa.decimal256(76, column.type.scale)))
+    asked = [*sums.items(), (RECORDS, "sum")]
+    done = wide.group_by(keys, use_threads=False).aggregate(asked)
+    done = done.rename_columns([*keys, *sums, RECORDS]).select(rows.schema.names)
+    try:
+        return done.cast(rows.schema)
+    except pa.ArrowInvalid as error:
+        raise LimitError(
+            f"a sum of aggregate.columns has more than {_DIGITS} digits ({error}); count in larger "
+            "units, or set such records aside by a transform"
+        ) from error
+
+
+class Combiner:
+    """Takes the records of a task, and gives partial rows to `write`."""
+
+    def __init__(self, spec: Spec, write: Callable[[pa.Table], None]) -> None:
+        self._spec, self._write = spec, write
+        self._held: list[pa.Table] = []
+        self._rows = 0
+
+    def add(self, records: pa.Table) -> None:
+        """Take records."""
+        if not records.num_rows:
+            return
+        some = merged(self._spec.aggregate, lifted(self._spec, records))
+        self._held.append(some)
+        self._rows += some.num_rows
+        if self._rows > HELD_ROWS_MAX:
+            whole = self._merge()
+            self._held, self._rows = [whole], whole.num_rows
+            if self._rows > HELD_ROWS_MAX // 2:  # They do not become fewer.
+                self.end()
+
+    def end(self) -> None:
+        """Give all that is held."""
+        if self._held:
+            self._write(self._merge())
+        self._held, self._rows = [], 0
+
+    def _merge(self) -> pa.Table:
+        if len(self._held) == 1:
+            return self._held[0]
+        return merged(self._spec.aggregate, pa.concat_tables(self._held))
+
+
+def _kind(function: Function, records: pa.Schema) -> pa.DataType:
+    """The type of a function's column in partial rows."""
+    if function.word == "count":
+        return pa.int64()
+    kind = records.field(function.column).type
+    if function.word != "sum":
+        return kind
+    return pa.decimal128(_DIGITS, kind.scale if pa.types.is_decimal(kind) else 0)
+
+
+def _is_safe(column: pa.ChunkedArray) -> bool:
+    """Whether no sum of these decimals can be too large for their type."""
+    ends = pc.min_max(column)
+    found = [abs(ends[end].as_py()) for end in ("min", "max") if ends[end].is_valid]
+    return max(found, default=0) * max(1, len(column)) < 10 ** (_DIGITS - column.type.scale)
+
+
+def records_of(rows: pa.Table) -> int:
+    """How many records partial rows stand for."""
+    return pc.sum(rows.column(RECORDS)).as_py() or 0
+
+
