@@ -3,8 +3,8 @@
 - `--tier quick` is `make test`: each test, of the matrices in SAMPLED a sample, and nothing that is
   marked `rest` or `proof`.
 - `--tier rest` is `make rest`, and CI runs both: what quick left out with the same SEMEL_SEED, of a
-  large matrix in SAMPLED a third that the seed draws; and with all their examples and steps the
-  tests that draw some.
+  matrix in SAMPLED some cases that the seed draws; and with more examples and steps the tests that
+  draw some.
 - `--tier proof` is `make proof`: each case, and more examples of Hypothesis.
 - Without a tier, as by `pytest` and `make test T=...`: each case but those marked `proof`; and what
   is given by its name, whatever it is marked with.
@@ -38,13 +38,13 @@ VARIABLE = "PYTEST_SEMEL_TIER"
 SAMPLED = ("tests/integration/", "tests/chaos/", "tests/controls/")
 """Where a case costs a database, a server or a process. Of the others each runs."""
 
-EXAMPLES = {"quick": 0.2, "proof": 5}
+EXAMPLES = {"quick": 0.2, "rest": 0.5, "proof": 5}
 """How many examples Hypothesis draws, to those that a test asks for."""
 
 NEVER = "not soak and not icu"
 NOT_LONG = f"{NEVER} and not proof"
 """What `addopts` of pyproject.toml says."""
-REST_CASES, REST_SHARE = 8, 1 / 3
+REST_CASES, REST_SHARE = 2, 1 / 12
 """What rest takes of a matrix that quick has sampled: so many cases, or such a share if that is
 more."""
 _GUARDED = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")

@@ -1,7 +1,8 @@
-"""What a pipeline's catalog of ids is made of: it cannot change while the catalog lives.
+"""What a pipeline's catalog of ids is made of, and the rows of its windows: it cannot change.
 
-A change would make other hashes of the same records, and all of them would pass as new. Column
-types may change within a class, for what hashes alike (catalog.ids) stays the same id.
+A change would make other hashes of the same records, and all of them would pass as new; or partial
+rows that do not add up with those that are there. Column types may change within a class, for what
+hashes alike (catalog.ids) stays the same id.
 """
 
 import json
@@ -28,8 +29,12 @@ _FIELDS = {
     "scope": "dedup.scope",
     "shards": "dedup.shards",
     "record_time": "record_time",
+    "window": "window",
+    "aggregate": "aggregate",
 }
 """What must be equal, and the key of the declaration that it comes from."""
+
+_COUNTED = ("window", "aggregate")
 
 
 def identity_of(spec: Spec) -> dict[str, Any]:
@@ -43,9 +48,19 @@ def identity_of(spec: Spec) -> dict[str, Any]:
         "record_id": list(spec.record_id),
         "scope": str(spec.dedup.scope),
         "shards": spec.dedup.shards,
-        "record_time": spec.record_time if by_bucket else None,
+        "record_time": spec.record_time if by_bucket or spec.aggregate else None,
         "types": types,
+        **_counted(spec),
     }
+
+
+def _counted(spec: Spec) -> dict[str, Any]:
+    """What partial rows are made of. How long a window stays open is no part of it."""
+    if spec.aggregate is None:
+        return dict.fromkeys(_COUNTED)
+    plain = spec.to_json()
+    window = {key: plain["window"][key] for key in ("size", "every", "zone")}
+    return {"window": window, "aggregate": plain["aggregate"]}
 
 
 def to_text(identity: dict[str, Any]) -> str:
@@ -57,10 +72,10 @@ def to_text(identity: dict[str, Any]) -> str:
 def check(stored: str, spec: Spec) -> None:
     """TerminalError when the declaration is not what the catalog's ids were made of."""
     old, new = json.loads(stored), identity_of(spec)
+    changed = [field for field in _FIELDS if old[field] != new[field]]
     changes = [
-        f"{key} cannot change from {json.dumps(old[field])} to {json.dumps(new[field])}"
-        for field, key in _FIELDS.items()
-        if old[field] != new[field]
+        f"{_FIELDS[field]} cannot change from {json.dumps(old[field])} to {json.dumps(new[field])}"
+        for field in changed
     ]
     changes += [
         f"the type of {name!r} in source.schema cannot change from {old['types'][name]} to {kind}"
@@ -68,8 +83,13 @@ def check(stored: str, spec: Spec) -> None:
         if old["types"].get(name, kind) != kind
     ]
     if changes:
+        counted = set(changed) <= {*_COUNTED}
+        why = (
+            "the rows of its windows are made of it, and old and new would not add up"
+            if counted and len(changes) == len(changed)
+            else "the ids in its catalog are made of it, and every record would pass as new"
+        )
         raise TerminalError(
-            f"pipeline {spec.name}: {'; '.join(changes)}: the ids in its catalog are made of it, "
-            "and every record would pass as new. Put it back, or declare a new pipeline with its "
+            f"pipeline {spec.name}: {'; '.join(changes)}: {why}. Put it back, or declare a new pipeline with its "
             "own name and sink"
         )
