@@ -161,6 +161,53 @@ SELECT {columns} FROM {table} WHERE _semel_batch = {batch_id};
 -- A few pages: the rows of a batch lie together, and are found without reading the whole table.
 CREATE INDEX ON {table} USING brin (_semel_batch) WITH (autosummarize = on);
 
+-- name: comment
+-- What stands at the name of the view of windows.
+SELECT c.relkind::text AS kind, obj_description(c.oid, 'pg_class') AS comment
+FROM pg_class AS c
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = %(schema)s AND c.relname = %(view)s;
+
+-- name: create_windows
+CREATE TABLE IF NOT EXISTS {windows} (
+    slice        timestamptz NOT NULL,
+    window_start timestamptz NOT NULL,
+    window_end   timestamptz NOT NULL,
+    PRIMARY KEY (window_start, slice)
+);
+CREATE TABLE IF NOT EXISTS {complete} (
+    table_name   text PRIMARY KEY,
+    covered      tstzmultirange NOT NULL,
+    delay        interval NOT NULL
+);
+
+-- name: create_start_index
+CREATE INDEX ON {table} ({start});
+
+-- name: windows
+(SELECT w.slice, w.window_start, w.window_end,
+        coalesce(c.covered @> tstzrange(w.window_start, w.window_end + c.delay), false) AS final
+ FROM {windows} AS w LEFT JOIN {complete} AS c ON c.table_name = {table});
+
+-- name: create_view
+CREATE VIEW {view} AS {merged};
+
+-- name: comment_view
+COMMENT ON VIEW {view} IS {comment};
+
+-- name: note_windows
+-- In one order, so that two batches that note the same ones wait for each other and no more.
+INSERT INTO {windows} (slice, window_start, window_end)
+SELECT * FROM unnest(CAST({slice} AS timestamptz[]), CAST({window_start} AS timestamptz[]),
+                     CAST({window_end} AS timestamptz[])) AS w ORDER BY 2, 1
+ON CONFLICT DO NOTHING;
+
+-- name: note_complete
+INSERT INTO {complete} AS c (table_name, covered, delay)
+VALUES ({table}, CAST({covered} AS tstzmultirange), {delay})
+ON CONFLICT (table_name) DO UPDATE
+SET covered = c.covered + excluded.covered, delay = excluded.delay;
+
 -- name: create_key
 CREATE UNIQUE INDEX ON {table} ({key});
 

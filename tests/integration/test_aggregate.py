@@ -8,10 +8,13 @@ from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from fixtures.batches.account import run, settled
 from fixtures.batches.workbench import Workbench
+from fixtures.postgres.warehouse import TABLE, Warehouse
 from semel import reader
 from semel.audit import audit
 from semel.ledger import Ledger
@@ -62,28 +65,38 @@ def expected(records: list[dict], *, hours: int = 1, zone: str = "Europe/Berlin"
     }  # fmt: skip
 
 
-def merged(spec: Spec) -> dict:
+def in_utc(time: datetime) -> datetime:
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+def merged(spec: Spec, warehouse: Warehouse | None = None) -> dict:
     """What readers see: of each window and user (None: in all) the columns."""
-    rows = reader.windows(spec.sink_path()).to_pylist()
+    if warehouse is None:
+        rows = reader.windows(spec.sink_path()).to_pylist()
+    else:
+        with psycopg.connect(warehouse.dsn, row_factory=dict_row) as connection:
+            rows = connection.execute(f"SELECT * FROM {spec.sink.table}").fetchall()
     found = {}
     for row in rows:
         assert row["_semel_level"] == (row["user"] is None)
-        key = row["window_start"].replace(tzinfo=UTC), row["user"]
+        key = in_utc(row["window_start"]), row["user"]
         assert key not in found
-        first = row["first"].replace(tzinfo=UTC)
-        found[key] = row["events"], row["spent"], first, row["users"]
+        found[key] = row["events"], row["spent"], in_utc(row["first"]), row["users"]
     return found
 
 
 @pytest.mark.parametrize("window", [{}, {"every": "1 hour", "size": "3 hours"}])
-def test_the_rows_of_a_window(bench: Workbench, ledger: Ledger, window: dict[str, str]) -> None:
+@pytest.mark.parametrize("kind", ["files", "postgres"])
+def test_the_rows_of_a_window(
+    bench: Workbench, ledger: Ledger, table: Warehouse, window: dict[str, str], kind: str
+) -> None:
     """Per user and in all, also where windows overlap and over midnight. Records that repeat count
     once, and rows of one hour come from many batches.
     """
-    spec = counting(bench, window={"size": "1 hour", "zone": "Europe/Berlin"} | window)
+    sink = {"sink": TABLE} if kind == "postgres" else {}
+    spec = counting(bench, window={"size": "1 hour", "zone": "Europe/Berlin"} | window, **sink)
     for at in range(5):
         bench.write(f"in/{at}.jsonl", clicks(at * 20, at * 20 + 30))
         run(ledger, spec, f"r{at}")
-    assert merged(spec) == expected(clicks(0, 110), hours=3 if window else 1)
-    rows = reader.dataset(spec.sink_path()).to_table().to_pylist()
-    assert sum(row["_semel_n"] for row in rows) == 110
+    found = merged(spec, table if sink else None)
+    assert found == expected(clicks(0, 110), hours=3 if window else 1)

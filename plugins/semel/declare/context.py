@@ -9,13 +9,25 @@ from semel.declare.parts import Limits
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from semel.declare.aggregate import Aggregate
+    from semel.model.windows import Windows
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How partial rows are merged: what is counted, and in which windows of time."""
+
+    aggregate: "Aggregate"
+    windows: "Windows"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
     """A part of a pipeline's declaration. It goes to tasks, and holds no secret.
 
     `declared`: the keys of the source, or those of the sink. `columns`: the parsed type of each
-    column of the source, in order. `by_position`: as of the pipeline.
+    column of the source, in order. `by_position`: as of the pipeline. `counting`:
+    of one with `aggregate`.
     """
 
     name: str
@@ -24,6 +36,7 @@ class Context:
     record_id: tuple[str, ...]
     by_position: bool
     limits: Limits
+    counting: Counting | None = None
 
     @property
     def json_columns(self) -> tuple[str, ...]:

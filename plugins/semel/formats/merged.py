@@ -23,19 +23,25 @@ def merge_query(
     `parts` and `windows`: tables, as they stand in a FROM; the second has what `windows_of` gives,
     and `final`. `texts`: columns that compare by their bytes only if they are told to.
     """
-    base = f"w.{_name(START)}, w.{_name(END)}, w.{FINAL}"
-    keys = [f"p.{_name(key)}" for key in declared.keys]
-    shown = [*keys, *(_merged(name, f, name in texts) for name, f in declared.columns.items())]
-    level = _level(declared)
-    sets = ", ".join(
-        f"({', '.join([base, *(f'p.{_name(key)}' for key in of)])})" for of in declared.by
-    )
-    return (
-        f"SELECT {base}, {', '.join(shown)}, {level} AS {_name(LEVEL)}\n"
-        f"FROM {parts} AS p\n"
-        f"JOIN {windows} AS w ON w.{SLICE} = p.{_name(START)}\n"
-        f"GROUP BY GROUPING SETS ({sets})"
-    )
+    window = f"w.{_name(START)}, w.{_name(END)}, w.{FINAL}"
+    columns = [_merged(name, f, name in texts) for name, f in declared.columns.items()]
+
+    def of_level(number: int, level: tuple[str, ...]) -> str:
+        # What is no key of the level is null, of the key's type. GROUPING SETS would do, but then
+        # PostgreSQL computes all windows before it looks for those that are asked for.
+        keys = [
+            f"p.{_name(key)}" if key in level else f"(SELECT {_name(key)} FROM {parts} LIMIT 0)"
+            for key in declared.keys
+        ]
+        shown = [f"{key} AS {_name(name)}" for key, name in zip(keys, declared.keys, strict=True)]
+        by = ", ".join([window, *(f"p.{_name(key)}" for key in level)])
+        return (
+            f"SELECT {', '.join([window, *shown, *columns])}, {number} AS {_name(LEVEL)}\n"
+            f"FROM {parts} AS p\nJOIN {windows} AS w ON w.{SLICE} = p.{_name(START)}\n"
+            f"GROUP BY {by}"
+        )
+
+    return "\nUNION ALL\n".join(of_level(*each) for each in enumerate(declared.by))
 
 
 def windows_of(windows: Windows, slices: "Iterable[datetime]") -> pa.Table:
@@ -59,19 +65,6 @@ def _merged(name: str, function: Function, is_text: bool) -> str:
         "distinct": f"count(DISTINCT {column})",
     }
     return f"{made[function.word]} AS {_name(name)}"
-
-
-def _level(declared: Aggregate) -> str:
-    """The number of a row's level. GROUPING has a bit for each key that is not of its level."""
-    keys = declared.keys
-    if len(declared.by) == 1:
-        return "0"
-    last = len(keys) - 1
-    cases = " ".join(
-        f"WHEN {sum(1 << last - at for at, key in enumerate(keys) if key not in of)} THEN {number}"
-        for number, of in enumerate(declared.by)
-    )
-    return f"CASE GROUPING({', '.join(f'p.{_name(key)}' for key in keys)}) {cases} END"
 
 
 def _name(name: str) -> str:

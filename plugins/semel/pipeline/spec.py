@@ -14,7 +14,7 @@ from semel import settings
 from semel.declare import ddl
 from semel.declare import yaml as spec_yaml
 from semel.declare.aggregate import START, Aggregate
-from semel.declare.context import Context
+from semel.declare.context import Context, Counting
 from semel.declare.parts import (
     NAME,
     RESERVED_NAME,
@@ -178,6 +178,8 @@ class Spec(Model):
             yield ("sink", "mode"), "upsert does not go with aggregate: its rows are added up"
         if getattr(self.sink, "position_columns", False):
             yield ("sink", "position_columns"), "a row of a window has no position"
+        if not getattr(self.sink, "create", True):
+            yield ("sink", "create"), "is false, and semel makes the view that adds the rows up"
         if self.source.unknown is Unknown.KEEP and not self.transforms:
             yield ("source", "unknown"), "keep has no meaning with aggregate: nothing is kept"
         there = (START, *self.aggregate.keys)
@@ -326,6 +328,7 @@ class Spec(Model):
             record_id=self.record_id,
             by_position=self.by_position,
             limits=self.limits,
+            counting=Counting(self.aggregate, self.window.windows) if self.aggregate else None,
         )
 
     def arrow_schema(self) -> "pa.Schema":

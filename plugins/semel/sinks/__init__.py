@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 from semel.errors import CorruptionError, TerminalError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import numpy as np
     import pyarrow as pa
 
@@ -71,7 +73,8 @@ class Won:
     `files` are the data files of the winner's manifest, in its order. `schema` has their columns,
     folder columns included. `digest` covers the whole manifest: it differs if any file, row or byte
     differs. `replaces`: for a replay, the batches whose output it replaces. `ledger`: see
-    `Pipeline.ledger`.
+    `Pipeline.ledger`. `complete`: the ranges of time whose records have all come, as far as is
+    known, once it is published.
     """
 
     pipeline: str
@@ -83,6 +86,7 @@ class Won:
     digest: str
     ledger: str
     replaces: tuple[int, ...] = ()
+    complete: "tuple[tuple[datetime | None, datetime | None], ...]" = ()
 
 
 @dataclass(frozen=True, kw_only=True)

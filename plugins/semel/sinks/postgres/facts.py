@@ -8,7 +8,7 @@ from psycopg import sql
 
 from semel.clients.sql import query
 from semel.errors import TerminalError, UnavailableError
-from semel.sinks.postgres import types
+from semel.sinks.postgres import types, view
 from semel.sinks.postgres.link import Connection, filled
 from semel.sinks.postgres.predicate import parse
 from semel.sinks.postgres.target import (
@@ -83,6 +83,8 @@ def examine(connection: Connection, target: PostgresTarget, schema: pa.Schema | 
     ).fetchone()
     problems = _of_server(target, server)
     _raise(target, problems)
+    if target.counting:
+        view.check(connection, target)
     if schema is not None:
         _raise(target, _of_output(target, schema))
     if server["oid"] is None:

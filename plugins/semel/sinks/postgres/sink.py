@@ -27,7 +27,7 @@ from semel.errors import AGAIN, RetryableError, TerminalError, UnavailableError,
 from semel.model.manifest import ManifestFile, Published, StagedFile
 from semel.sinks import Newest, Notes, Old, Presence, Refuses, Remote, Won
 from semel.sinks.keys import twice
-from semel.sinks.postgres import encode, noted, replaced
+from semel.sinks.postgres import encode, noted, replaced, view
 from semel.sinks.postgres.facts import TableFacts, create_statement, examine
 from semel.sinks.postgres.landing import (
     REFUSAL_COLUMN,
@@ -61,6 +61,7 @@ def opened(context: Context, address: str | None, looks: object) -> "PostgresSin
         mode=sink.mode,
         key=sink.key,
         create=sink.create,
+        counting=context.counting,
         json_columns=context.json_columns,
     )
     return PostgresSink(target)
@@ -324,7 +325,8 @@ class PostgresSink(Remote):
         target = self._target
         with within(target, connection):
             facts = examine(connection, target, won.schema)
-            if is_there(connection, target.batches) and facts.exists and facts.has_key:
+            there = not target.counting or is_there(connection, target.view)
+            if is_there(connection, target.batches) and facts.exists and facts.has_key and there:
                 return
             # Two that make a table at once would fail, also with IF NOT EXISTS.
             connection.execute(query("postgres", "lock_schema").text, {"schema": target.names[0]})
@@ -336,6 +338,8 @@ class PostgresSink(Remote):
             elif not facts.has_key:
                 key = named(target.key)
                 connection.execute(filled("create_key", table=target.identifier, key=key))
+            if target.counting:
+                view.make(connection, target, won.schema)
 
     # Keeps PG1, PG2, PG3, PG9, PG13.
     def _begin(self, connection: Connection, won: Won) -> TableFacts | None:
@@ -367,4 +371,6 @@ class PostgresSink(Remote):
             replaced.delete(connection, self._target, won)
         else:
             noted.refuse_landed(connection, self._target, won)
+        if self._target.counting:
+            view.note(connection, self._target, won)
         return facts

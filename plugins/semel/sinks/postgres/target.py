@@ -12,6 +12,7 @@ from psycopg import conninfo, sql
 
 from semel import settings
 from semel.clients.connection import Unusable, parsed, usable
+from semel.declare.context import Counting
 from semel.errors import TerminalError
 
 BATCHES = "semel_batch"
@@ -33,7 +34,8 @@ class PostgresTarget:
 
     `dsn` is what libpq takes (with secrets: it is never shown). `table` is `table` (in the schema
     `public`) or `schema.table`; the names are taken as they stand, upper case included, and one
-    with a dot is written in double quotes. `json_columns` are text columns that hold JSON: a
+    with a dot is written in double quotes. `counting`: rows are partial and go to `<table>_parts`,
+    and `<table>` is a view over them. `json_columns` are text columns that hold JSON: a
     table that is made gets them as jsonb.
     """
 
@@ -42,10 +44,12 @@ class PostgresTarget:
     mode: Literal["append", "upsert"] = "append"
     key: tuple[str, ...] = ()
     create: bool = False
+    counting: Counting | None = None
     json_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in self.names:
+        longest = [f"{self._base}_windows"] if self.counting else []
+        for name in (*self.names, *longest):
             if not 0 < len(name.encode()) <= NAME_BYTES_MAX or "\0" in name:
                 raise TerminalError(
                     f"sink.table {self.table!r}: a name has 1 to {NAME_BYTES_MAX} bytes in "
@@ -75,7 +79,21 @@ class PostgresTarget:
             part[1:-1].replace('""', '"') if part and part[0] == '"' else part
             for part in found.groups()
         )
-        return schema or "public", table
+        return schema or "public", table + ("_parts" if self.counting else "")
+
+    @property
+    def view(self) -> sql.Identifier:
+        """The view that merges partial rows, for a statement."""
+        return sql.Identifier(self.names[0], self._base)
+
+    @property
+    def windows(self) -> sql.Identifier:
+        """The table of their windows, for a statement."""
+        return sql.Identifier(self.names[0], f"{self._base}_windows")
+
+    @property
+    def _base(self) -> str:
+        return self.names[1].removesuffix("_parts")
 
     @property
     def identifier(self) -> sql.Identifier:

@@ -1,0 +1,77 @@
+"""The view that merges the partial rows of windows, and the two tables that it needs beside them.
+
+Partial rows land in `<table>_parts`; the view has the declared name. `<table>_windows` says which
+slices of time make which window, so that the server computes no calendar; `semel_complete` has
+what is complete of a table, and grows in the transaction of a batch's rows.
+"""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from psycopg import sql
+from psycopg.types.multirange import Multirange
+from psycopg.types.range import Range
+
+from semel.clients.sql import query
+from semel.declare.aggregate import END, START
+from semel.errors import TerminalError
+from semel.formats.merged import SLICE, merge_query, windows_of
+from semel.model.windows import UTC_TIME
+from semel.sinks import Won
+from semel.sinks.postgres.link import Connection, filled, is_there
+from semel.sinks.postgres.target import PostgresTarget
+
+COMPLETE = "semel_complete"
+"""The table, beside the others, that says what is complete of which."""
+
+_COMMENT = "The windows of a pipeline of semel, merged from its partial rows."
+
+
+def check(connection: Connection, target: PostgresTarget) -> None:
+    """TerminalError: something that is no view of semel's has its name."""
+    schema, view = target.view._obj
+    names = {"schema": schema, "view": view}
+    found = connection.execute(query("postgres", "comment").text, names).fetchone()
+    if found and found["comment"] != _COMMENT:
+        raise TerminalError(
+            f"{target.view.as_string()} is there, and is no view that semel made: aggregate makes "
+            f"one of that name, over {target.shown}; give sink.table another name"
+        )
+
+
+def make(connection: Connection, target: PostgresTarget, schema: pa.Schema) -> None:
+    """Make what is missing. The table of partial rows is there."""
+    names = {"windows": target.windows, "complete": _complete(target)}
+    connection.execute(filled("create_windows", **names))
+    if is_there(connection, target.view):
+        return
+    start = sql.Identifier(START)
+    connection.execute(filled("create_start_index", table=target.identifier, start=start))
+    merged = merge_query(
+        target.counting.aggregate,
+        parts=target.shown,
+        windows=filled("windows", table=target.names[1], **names).as_string(),
+        texts=[field.name for field in schema if pa.types.is_string(field.type)],
+    )
+    text = merged.replace("{", "{{").replace("}", "}}")  # A name may have them.
+    connection.execute(filled("create_view", view=target.view, merged=sql.SQL(text).format()))
+    connection.execute(filled("comment_view", view=target.view, comment=_COMMENT))
+
+
+def note(connection: Connection, target: PostgresTarget, won: Won) -> None:
+    """Say which windows a batch's rows are of, and what is complete now."""
+    names = {"windows": target.windows, "complete": _complete(target)}
+    starts = [pq.read_table(file.staged_path, columns=[START])[START] for file in won.files]
+    slices = pc.unique(pa.chunked_array([c for s in starts for c in s.chunks], UTC_TIME))
+    found = windows_of(target.counting.windows, slices.to_pylist()).to_pylist()
+    values = {name: [row[name] for row in found] for name in (SLICE, START, END)}
+    connection.execute(filled("note_windows", **names, **values))
+    covered = [Range(*ends, "[)") for ends in won.complete]
+    delay = target.counting.windows.delay
+    connection.execute(
+        filled("note_complete", table=target.names[1], covered=Multirange(covered), delay=delay, **names)
+    )
+
+
+def _complete(target: PostgresTarget) -> sql.Identifier:
+    return sql.Identifier(target.names[0], COMPLETE)
