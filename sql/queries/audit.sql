@@ -3,18 +3,23 @@
 
 -- name: tables
 CREATE TABLE batch (batch BIGINT, commit_seq BIGINT, batch_time TIMESTAMP, horizon_seconds DOUBLE,
-                    matched_by VARCHAR, identified BOOLEAN, bucketed BOOLEAN, transformed BOOLEAN,
+                    matched_by VARCHAR, identified BOOLEAN, bucketed BOOLEAN, timed BOOLEAN, transformed BOOLEAN,
                     checked BOOLEAN, registered BOOLEAN, replaced BOOLEAN, reread BOOLEAN, proven BOOLEAN);
 -- In scope bucket: which buckets the ids of a batch are of, by its marker. Its end is exclusive.
 CREATE TABLE named (batch BIGINT, commit_seq BIGINT, low BIGINT, high BIGINT);
 CREATE TABLE source (batch BIGINT, claim INTEGER, part BIGINT, pos BIGINT, word VARCHAR,
-                     why VARCHAR, id VARCHAR, bucket BIGINT, content UBIGINT);
+                     why VARCHAR, id VARCHAR, bucket BIGINT, content UBIGINT,
+                     -- What windows count: the time, and the columns that they need, as texts.
+                     time TIMESTAMP, cells VARCHAR[]);
 -- The same, read by the declaration of the newest output, where that reads it otherwise.
 CREATE TABLE reread AS FROM source;
 CREATE TABLE decision (batch BIGINT, part BIGINT, pos BIGINT, reason VARCHAR, id VARCHAR);
 CREATE TABLE letter (batch BIGINT, part BIGINT, pos BIGINT, reason VARCHAR, wrong_bytes BOOLEAN);
 CREATE TABLE output (batch BIGINT, file VARCHAR, id VARCHAR, part BIGINT, pos BIGINT,
                      content UBIGINT);
+-- Partial rows: a slice of time, how many records it counts, and its columns, as texts.
+CREATE TABLE partial (batch BIGINT, file VARCHAR, start TIMESTAMP, records BIGINT, cells VARCHAR[]);
+CREATE TABLE slice (time TIMESTAMP, start TIMESTAMP);
 
 -- name: sift_jsonl
 -- What DuckDB's JSON parser alone can call good; it is laxer than JSON with commas and constants.
@@ -80,7 +85,7 @@ INSERT INTO {table} BY NAME SELECT * FROM incoming;
 
 -- name: insert_source
 INSERT INTO {table}
-SELECT batch, claim, part, pos, word, why, {id}, {bucket}, {content}
+SELECT batch, claim, part, pos, word, why, {id}, {bucket}, {content}, {time}, {cells}
 FROM (SELECT batch, claim, part, pos, 'good' AS word, '' AS why, f, beside FROM sifted WHERE good
       UNION ALL
       SELECT batch, claim, part, pos, word, why, f, beside FROM incoming);
@@ -90,6 +95,11 @@ INSERT INTO output
 SELECT _semel_batch, _semel_file, {id}, {part}, {pos}, {content}
 FROM incoming;
 
+-- name: insert_partial
+INSERT INTO partial
+SELECT _semel_batch, _semel_file, {start}, {records}, {cells}
+FROM incoming;
+
 -- name: insert_decision
 INSERT INTO decision
 SELECT _semel_batch, source_partition_id, "offset", reason, {id}
@@ -97,10 +107,12 @@ FROM incoming;
 
 -- name: record
 -- Each record of the source with what became of it. Batches whose source is lost prove nothing.
--- `content` and `now` are by the declaration of the newest output, and so is `id_now` where that
+-- `content`, `time`, `cells` and `now` are by the declaration of the newest output, and so is `id_now` where that
 -- reads the source otherwise than the batch did.
 CREATE TABLE record AS
-SELECT s.* REPLACE (CASE WHEN b.reread THEN n.content ELSE s.content END AS content),
+SELECT s.* REPLACE (CASE WHEN b.reread THEN n.content ELSE s.content END AS content,
+                    CASE WHEN b.reread THEN n.time ELSE s.time END AS time,
+                    CASE WHEN b.reread THEN n.cells ELSE s.cells END AS cells),
        n.id AS id_now, n.why AS why_now,
        CASE WHEN b.reread THEN COALESCE(n.word, 'bad') END AS now, d.reason AS decision, d.id AS said, l.reason AS letter, l.wrong_bytes,
        d.reason IS NULL AND l.reason IS NULL AS survives,
@@ -146,6 +158,8 @@ FROM (
                 THEN 'a part of the id is null, but it is not in the dead letters'
                 WHEN word = 'good' AND bucketed AND bucket IS NULL
                 THEN 'record_time is null, but it is not in the dead letters'
+                WHEN word = 'good' AND timed AND (time IS NULL OR (year(time) < 100 OR year(time) >= 9900))
+                THEN 'record_time is in no window, but it is not in the dead letters'
                 WHEN survives AND now = 'bad'
                 THEN 'the survivor is no record by the declaration of the replay: '
                      || COALESCE(why_now, 'none begins there')
@@ -161,6 +175,12 @@ SELECT batch, part, pos, id, what, count(*) OVER () AS total
 FROM (
     SELECT batch, part, pos, r.id,
            CASE WHEN wrong_bytes THEN 'the dead letter keeps other bytes than the source has'
+                WHEN timed AND letter IN ('record_time_missing', 'record_time_outside')
+                THEN CASE WHEN word = 'bad'
+                          THEN 'a dead letter says ' || letter || ', but it is no record'
+                          WHEN word = 'good' AND NOT (CASE letter WHEN 'record_time_missing'
+                                                      THEN time IS NULL ELSE (year(time) < 100 OR year(time) >= 9900) END)
+                          THEN 'a dead letter says ' || letter || ', but record_time does not' END
                 WHEN letter = ANY($of_the_text)
                 THEN CASE WHEN word = 'good'
                           THEN 'a valid record is a dead letter with the reason ' || letter END
@@ -286,13 +306,13 @@ WITH side AS (
            1 AS survivor, 0 AS written, content AS read, NULL AS wrote, part, pos, NULL AS file,
            r.id
     FROM record AS r JOIN batch USING (batch)
-    WHERE survives AND (matched_by <> 'counts' OR NOT transformed)
+    WHERE survives AND matched_by <> 'windows' AND (matched_by <> 'counts' OR NOT transformed)
     UNION ALL
     SELECT batch, CASE matched_by WHEN 'id' THEN o.id WHEN 'position' THEN part || ':' || pos
                                   ELSE CAST(content AS VARCHAR) END,
            0, 1, NULL, content, NULL, NULL, file, o.id
     FROM output AS o JOIN batch USING (batch)
-    WHERE proven AND (matched_by <> 'counts' OR NOT transformed)
+    WHERE proven AND matched_by <> 'windows' AND (matched_by <> 'counts' OR NOT transformed)
 ), met AS (
     SELECT batch, key, sum(survivor) AS survivors, sum(written) AS written, min(part) AS part,
            min(pos) AS pos, min(file) AS file, min(id) AS id,
@@ -316,6 +336,44 @@ FROM (
 )
 QUALIFY row_number() OVER (PARTITION BY "check" ORDER BY batch, part, pos, file) <= $shown
 ORDER BY "check", batch, part, pos, file;
+
+-- name: times
+SELECT DISTINCT time FROM record WHERE survives AND time IS NOT NULL;
+
+-- name: windows
+-- Each batch's survivors, counted, beside its partial rows, added up.
+WITH expected AS (
+    SELECT r.batch, s.start, {read_key} AS key, count(*) AS records, {read} AS found
+    FROM record AS r JOIN batch AS b USING (batch) JOIN slice AS s ON s.time = r.time
+    WHERE survives AND timed
+    GROUP BY r.batch, s.start, {read_key}
+), written AS (
+    SELECT p.batch, p.start, {row_key} AS key, CAST(sum(p.records) AS BIGINT) AS records,
+           {wrote} AS found, min(p.file) AS file
+    FROM partial AS p JOIN batch AS b USING (batch)
+    WHERE proven AND timed
+    GROUP BY p.batch, p.start, {row_key}
+), met AS (
+    SELECT COALESCE(e.batch, w.batch) AS batch, COALESCE(e.start, w.start) AS start,
+           COALESCE(e.key, w.key) AS key, w.file,
+           CASE WHEN w.batch IS NULL THEN e.records || ' records of it are not in the output'
+                WHEN e.batch IS NULL THEN 'it has ' || w.records || ' records, and none survived'
+                WHEN e.records <> w.records
+                THEN 'it has ' || w.records || ' records, and ' || e.records || ' survived' END
+               AS miscounted,
+           CASE WHEN e.found <> w.found
+                THEN 'it says ' || w.found || ', and its records make ' || e.found END AS altered
+    FROM expected AS e
+    FULL JOIN written AS w ON w.batch = e.batch AND w.start = e.start AND w.key = e.key
+)
+SELECT batch, NULL AS part, NULL AS pos, file, NULL AS id,
+       CASE WHEN miscounted IS NULL THEN 'content' ELSE 'output' END AS "check",
+       'the slice at ' || start || 'Z, ' || key || ': ' || COALESCE(miscounted, altered) AS what,
+       count(*) OVER (PARTITION BY miscounted IS NULL) AS total
+FROM met
+WHERE miscounted IS NOT NULL OR altered IS NOT NULL
+QUALIFY row_number() OVER (PARTITION BY miscounted IS NULL ORDER BY batch, start, key) <= $shown
+ORDER BY "check", batch, start, key;
 
 -- name: sums
 -- What source and files show for each batch, beside which the marker's account is held.

@@ -100,3 +100,6 @@ def test_the_rows_of_a_window(
         run(ledger, spec, f"r{at}")
     found = merged(spec, table if sink else None)
     assert found == expected(clicks(0, 110), hours=3 if window else 1)
+    verdict = audit(spec)
+    assert verdict.ok, [c for c in verdict.checks if not c.ok]
+    assert verdict.proved_by == "windows, counted again"

@@ -28,7 +28,7 @@ import pyarrow as pa
 from semel import limits
 from semel.archive import layout, owned
 from semel.archive.marker import Marker
-from semel.audit import fast, files, generations
+from semel.audit import fast, files, generations, windows
 from semel.audit.generations import Generations
 from semel.audit.reading import Reading, claims_of
 from semel.audit.source_reader import Kept, Letters, letters_table
@@ -55,6 +55,7 @@ _UNPROVEN = "cannot be proven, but for their files"
 _PROVED_BY = {
     "id": "record id",
     "position": "position",
+    "windows": "windows, counted again",
     "counts": "the markers' counts and checksums",
 }
 
@@ -245,17 +246,22 @@ class _Audit:
             wanted = [*spec.record_id, *_POSITION]
             wanted += [] if spec.transforms else spec.source.columns
             wanted = [name for name in dict.fromkeys(wanted) if name in names]
+            if spec.aggregate is not None:
+                wanted = columns_in_files(marker).names
             braces = {
                 "id": "CAST(NULL AS VARCHAR)",
                 "part": fast.column(_POSITION[0]) if _POSITION[0] in names else "NULL",
                 "pos": fast.column(_POSITION[1]) if _POSITION[1] in names else "NULL",
                 "content": "NULL" if spec.transforms else fast.content(spec, column),
             }
-            if set(spec.record_id) <= names:
+            if set(spec.record_id) <= names and spec.aggregate is None:
                 braces["id"] = fast.identity(spec, column)
             found = self._output_of(sink_of, marker, wanted)
             for rows in gathered(found, limits.AUDIT_CHUNK_BYTES):
                 self._insert("insert_output", "its output", marker, rows, braces)
+                if _is_counted(marker):
+                    cells = windows.of_rows(spec)
+                    self._insert("insert_partial", "its output", marker, rows, cells)
 
     def _output_of(
         self, sink_of: Callable[[Spec], Sink], marker: Marker, wanted: list[str]
@@ -305,6 +311,7 @@ class _Audit:
                 "matched_by": _matched_by(marker),
                 "identified": marker.exact,
                 "bucketed": first.dedup.scope is Scope.BUCKET,
+                "timed": _is_counted(marker),
                 "transformed": bool(marker.spec.transforms),
                 "checked": not first.sink.in_folder,
                 "registered": first.source.typed,
@@ -348,6 +355,11 @@ class _Audit:
         for name, (check, number) in examined.items():
             found.examine(check, number)
             self._blame(check, self._engine.rows(name, shown=shown, **values.get(name, {})))
+        counted = [marker.spec for marker in self._markers if _is_counted(marker)]
+        if counted:
+            windows.slices(self._engine, counted[-1])
+            filled = windows.proof(counted[-1])
+            self._blame("output", self._engine.rows("windows", filled, shown=shown))
         plain = {m.batch_id for m in self._markers if not m.spec.transforms}
         found.examine("content", sum(c.rows_written for b, c in counts.items() if b in plain))
 
@@ -452,8 +464,15 @@ def _named(marker: Marker) -> list[dict[str, int]]:
     return [{**row, "low": low, "high": high} for low, high in ranges]
 
 
+def _is_counted(marker: Marker) -> bool:
+    """Whether its rows are counts of its records as they are."""
+    return marker.spec.aggregate is not None and not marker.spec.transforms
+
+
 def _matched_by(marker: Marker) -> str:
     """By what an output row is matched to its record, from the strongest down."""
+    if marker.spec.aggregate is not None:
+        return "windows"
     names = set(marker.sink_schema.names)
     if marker.exact and set(marker.spec.record_id) <= names:
         return "id"

@@ -7,6 +7,7 @@ than the declared type, a pattern stands before them.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from semel.audit import windows
 from semel.audit.exact import Rules
 from semel.clients.duck import TYPES, column, duck_type, quoted
 from semel.declare.ddl import ColumnType
@@ -35,6 +36,8 @@ class Dialect:
     id: str
     bucket: str
     content: str
+    time: str
+    cells: str
 
     @property
     def text(self) -> bool:
@@ -48,6 +51,7 @@ def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int, rules: int
     columns = {name: kind for name, kind in spec.column_types().items() if name not in others}
     place = {name: f"f[{at}]" for at, name in enumerate(columns, start=1)}
     place |= {name: f"beside.{column(name)}" for name in others}
+    typed = {n: _cast(place[n], kind) for n, kind in spec.column_types().items() if compared(kind)}
     return Dialect(
         form=spec.source.format,
         columns=tuple(columns.items()),
@@ -63,6 +67,7 @@ def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int, rules: int
         id=identity(spec, place.__getitem__),
         bucket=_bucket(spec, place, bucket_seconds),
         content=content(spec, place.__getitem__),
+        **windows.of_records(spec, typed),
     )
 
 
@@ -77,9 +82,11 @@ def identity(spec: Spec, place: Callable[[str], str]) -> str:
 
 
 def content(spec: Spec, place: Callable[[str], str]) -> str:
-    """A hash of a row's scalar values, the same whatever format they were read from."""
+    """A hash of a row's scalar values, the same whatever format they were read from; of what
+    windows count, none.
+    """
     kinds = {name: kind for name, kind in spec.column_types().items() if compared(kind)}
-    if not kinds:
+    if not kinds or spec.aggregate is not None:
         return "CAST(0 AS UBIGINT)"
     return f"hash({', '.join(_cast(place(name), kind) for name, kind in kinds.items())})"
 

@@ -91,6 +91,7 @@ class SourceReader:
             exact.append((held[at], int(number - starts[at])))
         d = self._dialect
         braces = {"table": self._table, "id": d.id, "bucket": d.bucket, "content": d.content}
+        braces |= {"time": d.time, "cells": d.cells}
         self._engine.run("insert_source", self._judged(exact), braces)
 
     def _slow(self, lines: Lines) -> np.ndarray:

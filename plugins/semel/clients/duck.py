@@ -50,9 +50,11 @@ class Engine:
             self.connection.register("incoming", zoneless(incoming))
         return self.connection.execute(text.format_map(braces) if braces else text, values or None)
 
-    def rows(self, name: str, **values: Any) -> list[dict[str, Any]]:
-        """The rows of a statement."""
-        found = self.run(name, **values)
+    def rows(
+        self, name: str, braces: dict[str, Any] | None = None, **values: Any
+    ) -> list[dict[str, Any]]:
+        """The rows of a statement, with its `braces` filled."""
+        found = self.run(name, braces=braces, **values)
         names = [column[0] for column in found.description]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 

@@ -60,7 +60,7 @@ class Reason(StrEnum):
         "expected a time, as it is record_time; found nothing",
     )  # fmt: skip
     record_time_outside = (
-        "record_time_outside", DecidedBy.TEXT,
+        "record_time_outside", DecidedBy.TIME,
         "its year is outside of 100 to 9899, and no window has it",
     )  # fmt: skip
     id_missing = (
@@ -71,6 +71,6 @@ class Reason(StrEnum):
     @property
     def varies(self) -> bool:
         """Whether another attempt may decide otherwise about the same record."""
-        if self is Reason.record_time_missing:
+        if self in (Reason.record_time_missing, Reason.record_time_outside):
             return False
         return self.decided_by in (DecidedBy.TIME, DecidedBy.SINK, DecidedBy.REGISTRY)
