@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from semel.archive import layout
 from semel.archive.marker import Marker, markers
 from semel.clients.duck import zoneless
-from semel.declare.aggregate import END, FINAL, START
+from semel.declare.aggregate import FINAL, START
 from semel.errors import TerminalError
 from semel.formats.merged import merge_query, windows_of
 from semel.formats.output import columns_in_files, dataset_of

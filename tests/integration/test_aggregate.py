@@ -2,23 +2,29 @@
 
 import json
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import psycopg
+import pyarrow as pa
 import pytest
 from psycopg.rows import dict_row
 
-from fixtures.batches.account import run, settled
+from fixtures.batches.account import quiet, run, settled
+from fixtures.batches.compares import forge
+from fixtures.batches.replays import broken, proven
 from fixtures.batches.workbench import Workbench
 from fixtures.postgres.warehouse import TABLE, Warehouse
 from semel import reader
 from semel.audit import audit
+from semel.errors import LimitError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
+from semel.reports.dead_letters import letters
+from semel.runs import replay
+from semel.spark.engine import SparkEngine
 
 SCHEMA = {"id": "string", "user": "string", "n": "bigint", "at": "timestamp"}
 COLUMNS = {"events": "count()", "spent": "sum(n)", "first": "min(at)", "users": "distinct(user)"}
@@ -100,6 +106,238 @@ def test_the_rows_of_a_window(
         run(ledger, spec, f"r{at}")
     found = merged(spec, table if sink else None)
     assert found == expected(clicks(0, 110), hours=3 if window else 1)
-    verdict = audit(spec)
-    assert verdict.ok, [c for c in verdict.checks if not c.ok]
-    assert verdict.proved_by == "windows, counted again"
+    proven(spec)
+    assert audit(spec).proved_by == "windows, counted again"
+
+
+@pytest.mark.parametrize("by", [[["user"], []], [[]], ["user"]], ids=str)
+def test_one_batch_or_many(bench: Workbench, ledger: Ledger, by: list) -> None:
+    """In whatever batches and order the records come, the rows of the windows are equal."""
+    seed = random.randrange(10**6)
+    draw, records = random.Random(seed), clicks(0, 200)
+    declared = {"aggregate": {"by": by, "columns": COLUMNS}, "source": {"schema": SCHEMA}}
+    found = []
+    for name, batches in (("one", 1), ("many", 12)):
+        source = {"schema": SCHEMA, "path": f"{name}/*.jsonl"}
+        spec = counting(bench, name=name, **declared | {"source": source})
+        parts = [records[at::batches] for at in range(batches)]
+        draw.shuffle(parts)
+        for at, part in enumerate(parts):
+            bench.write(f"{name}/{at}.jsonl", draw.sample(part, len(part)))
+            run(ledger, spec, f"r{at}")
+        found.append(reader.windows(spec.sink_path()))
+        proven(spec)
+    assert found[0].equals(found[1]), f"seed {seed}"
+
+
+def test_by_position_and_small_files(bench: Workbench, ledger: Ledger) -> None:
+    """Without ids a record that comes again counts again; many small files are read together."""
+    spec = counting(bench, record_id=None)
+    for at in range(20):
+        bench.write(f"in/{at:02d}.jsonl", clicks(at * 5, at * 5 + 10))
+    run(ledger, spec, "r1")
+    again = [record for at in range(20) for record in clicks(at * 5, at * 5 + 10)]
+    assert merged(spec) == expected(again)
+    proven(spec)
+
+
+@pytest.mark.parametrize("ids", [["id"], None], ids=["by id", "by position"])
+def test_records_of_no_window(bench: Workbench, ledger: Ledger, ids: list | None) -> None:
+    """A time that is missing, or of a year that no window has, is a dead letter with its reason.
+    Times before 1970 are as good as others.
+    """
+    good = clicks(0, 5) + [{**clicks(9, 10)[0], "at": "1913-05-05T05:05:05Z"}]
+    bad = [{**clicks(20, 21)[0], "at": None}]
+    bad += [{**c, "at": t} for c, t in zip(clicks(21, 23), ("9999-12-31T23:59:59Z", "0001-01-01"))]
+    spec = counting(bench, record_id=ids)
+    bench.write("in/a.jsonl", [*good, *bad])
+    run(ledger, spec, "r1")
+    assert merged(spec) == expected(good)
+    assert settled(spec).reasons == {"record_time_missing": 1, "record_time_outside": 2}
+    proven(spec)
+
+
+def test_sums_are_exact_or_refused(bench: Workbench, ledger: Ledger) -> None:
+    """Beyond 64 bits they go on; beyond 38 digits the batch is refused, and nothing is committed."""
+    schema = {**SCHEMA, "d": "decimal(38,2)"}
+    columns = {"n": "sum(n)", "d": "sum(d)"}
+    spec = counting(bench, source={"schema": schema}, aggregate={"columns": columns})
+    large, half = 2**63 - 1, "4" + 35 * "9" + ".99"
+
+    def lines(start: int, stop: int) -> list[bytes]:
+        records = [{**c, "n": large, "d": 0} for c in clicks(start, stop, step=1)]
+        return [json.dumps(r).replace('"d": 0', f'"d": {half}').encode() for r in records]
+
+    bench.write("in/a.jsonl", lines(0, 2))
+    run(ledger, spec, "r1")
+    [row] = reader.windows(spec.sink_path()).to_pylist()
+    assert (row["n"], str(row["d"])) == (2 * large, 36 * "9" + ".98")
+    proven(spec)
+    bench.write("in/b.jsonl", lines(2, 5))
+    with pytest.raises(LimitError, match="more than 38 digits"):
+        run(ledger, spec, "r2")
+    assert len(reader.windows(spec.sink_path())) == 1
+
+
+@pytest.mark.parametrize("what", ["n", "_semel_n", "user", "gone"])
+def test_the_audit_finds_one_changed_digit(bench: Workbench, ledger: Ledger, what: str) -> None:
+    """Though file and marker fit each other, which is all that a checksum can tell."""
+    spec = counting(bench, sink={"format": "parquet"}, aggregate={"by": ["user"], "columns": {"n": "sum(n)"}})
+    bench.write("in/a.jsonl", clicks(0, 50))
+    run(ledger, spec, "r1")
+
+    def change(rows: pa.Table) -> pa.Table:
+        if what == "gone":
+            return rows.slice(1)
+        at = rows.schema.get_field_index(what)
+        values = rows.column(at).to_pylist()
+        values[0] = "u9" if what == "user" else values[0] + 1
+        return rows.set_column(at, rows.schema.field(at), pa.array(values, rows.schema.field(at).type))
+
+    forge(spec, 1, change)
+    assert broken(spec) == {"content" if what == "n" else "output"}
+
+
+@pytest.mark.parametrize("kind", ["files", "postgres"])
+def test_a_replay_that_drops_a_key(
+    bench: Workbench, ledger: Ledger, table: Warehouse, spark_engine: SparkEngine, kind: str
+) -> None:
+    """The windows are what they would be had it been so from the start. It needs Spark, for a
+    transform is what a replay computes anew.
+    """
+    made = bench.transforms / "drop.sql"
+    made.write_text("SELECT * FROM records")
+    sink = {"sink": TABLE} if kind == "postgres" else {}
+    spec = counting(bench, transforms=["drop.sql"], **sink)
+    for at in range(2):
+        bench.write(f"in/{at}.jsonl", clicks(at * 20, at * 20 + 20))
+        run(ledger, spec, f"r{at}", engine=spark_engine)
+    seen = table if sink else None
+    assert merged(spec, seen) == expected(clicks(0, 40))
+    made.write_text("SELECT * FROM records WHERE user <> 'u1'")
+    replay.run(ledger, spec, "again", 1, spark_engine, log=quiet)
+    left = [c for c in clicks(0, 20) if c["user"] != "u1"] + clicks(20, 40)
+    assert merged(spec, seen) == expected(left)
+    proven(spec, 1)
+
+
+def test_columns_of_transforms_are_checked(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
+) -> None:
+    """What the transforms gave is held against the declaration before any row is written. Only
+    Spark knows their columns.
+    """
+    made = bench.transforms / "made.sql"
+    made.write_text("SELECT * FROM records")
+    spec = counting(bench, transforms=["made.sql"])
+    bench.write("in/a.jsonl", clicks(0, 20))
+    for text, why in {
+        "SELECT id, n, at FROM records": "'user' is not a column",
+        "SELECT id, user, n FROM records": "'at' is no column of times",
+        "SELECT id, user, CAST(n AS double) AS n, at FROM records": "sum.n. of a double",
+        "SELECT id, user, n, CAST(NULL AS timestamp) AS at FROM records": "of no window",
+    }.items():
+        made.write_text(text)
+        with pytest.raises(TerminalError, match=why):
+            run(ledger, spec, "r1", engine=spark_engine)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"window": None}, "window: is missing"),
+        ({"record_time": None}, "record_time: is missing"),
+        ({"by": ["region"]}, "'region' is not a column"),
+        ({"columns": {"x": "sum(user)"}}, "user is string"),
+        ({"columns": {"x": "sum(f)"}}, "order of the records"),
+        ({"columns": {"x": "max(f)"}}, "order of the records"),
+        ({"columns": {"x": "sum(gone)"}}, "'gone' is not a column"),
+        ({"columns": {"x": "avg(n)"}}, "is not one of"),
+        ({"columns": {"x": "sum()"}}, "names no column"),
+        ({"columns": {}}, "columns"),
+        ({"columns": {"user": "count()"}}, "'user' twice"),
+        ({"columns": {"final": "count()"}}, "'final' twice"),
+        ({"columns": {"_semel_x": "count()"}}, "begins with _semel"),
+        ({"by": [["user"], ["user"]]}, "same columns twice"),
+        ({"sink": {**TABLE, "create": False}}, "create"),
+        ({"sink": {**TABLE, "mode": "upsert", "key": ["user"]}}, "upsert"),
+        ({"sink": {"position_columns": True}}, "no position"),
+        ({"sink": {"partition_by": ["n"]}}, "not one of window_start, user"),
+    ],
+    ids=str,
+)
+def test_what_is_refused_before_any_work(bench: Workbench, changes: dict, why: str) -> None:
+    """With the key and what is wrong with it."""
+    declared = {"by": [["user"], []], "columns": COLUMNS}
+    inner = {key: changes.pop(key) for key in ("by", "columns") if key in changes}
+    schema = {**SCHEMA, "f": "double"}
+    with pytest.raises(SpecError, match=why):
+        counting(bench, source={"schema": schema}, aggregate=declared | inner, **changes)
+
+
+def test_a_topic_cannot_be_merged(bench: Workbench) -> None:
+    sink = {"type": "kafka", "connection": "kafka", "topic": "t"}
+    with pytest.raises(SpecError, match="who reads a topic cannot merge its rows"):
+        counting(bench, sink=sink)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"window": {"size": "1 day", "zone": "Europe/Berlin"}},
+        {"window": {"size": "1 hour"}},
+        {"aggregate": {"by": ["user"], "columns": COLUMNS}},
+        {"aggregate": {"by": [["user"], []], "columns": {"events": "count()"}}},
+    ],
+    ids=str,
+)
+def test_what_is_counted_does_not_change(
+    bench: Workbench, ledger: Ledger, changes: dict[str, Any]
+) -> None:
+    """Old and new rows would not add up. How late a record may be may change."""
+    bench.write("in/a.jsonl", clicks(0, 20))
+    run(ledger, counting(bench), "r1")
+    bench.write("in/b.jsonl", clicks(20, 40))
+    with pytest.raises(TerminalError, match="would not add up"):
+        run(ledger, counting(bench, **changes), "r2")
+    later = {"size": "1 hour", "zone": "Europe/Berlin", "delay": "1 day"}
+    run(ledger, counting(bench, window=later), "r3")
+    assert merged(counting(bench)) == expected(clicks(0, 40))
+
+
+def test_a_table_of_the_views_name_is_left_alone(
+    bench: Workbench, ledger: Ledger, table: Warehouse
+) -> None:
+    """Refused before any work, with what to do."""
+    table.run("CREATE TABLE events (x int)")
+    bench.write("in/a.jsonl", clicks(0, 20))
+    with pytest.raises(TerminalError, match="give sink.table another name"):
+        run(ledger, counting(bench, sink=TABLE), "r1")
+    assert table.run("SELECT count(*) FROM events") == [(0,)]
+
+
+def test_a_key_that_the_table_refuses(bench: Workbench, ledger: Ledger, table: Warehouse) -> None:
+    """No PostgreSQL holds a NUL in a text: the record is a dead letter, and the others count."""
+    bad = [{**c, "user": "a\0b"} for c in clicks(7, 8)]
+    bench.write("in/a.jsonl", [*clicks(0, 7), *bad])
+    spec = counting(bench, sink=TABLE)
+    run(ledger, spec, "r1")
+    assert merged(spec, table) == expected(clicks(0, 7))
+    assert [letter.reason for letter in letters(spec, count=9).letters] == ["sink_refuses"]
+    proven(spec)
+
+
+def test_hostile_names(bench: Workbench, ledger: Ledger, table: Warehouse) -> None:
+    """Names of keys and columns go through SQL as they are."""
+    name = 'na"me {x} %s; --'
+    schema = {"id": "string", name: "string", "at": "timestamp"}
+    aggregate = {"by": [[name], []], "columns": {f"{name}2": f"max({name})"}}
+    records = [{"id": c["id"], name: c["user"], "at": c["at"]} for c in clicks(0, 20)]
+    bench.write("in/a.jsonl", records)
+    for at, sink in enumerate(({}, {"sink": TABLE})):
+        spec = counting(bench, name=f"p{at}", source={"schema": schema}, aggregate=aggregate, **sink)
+        run(ledger, spec, "r1")
+        proven(spec)
+    quoted = name.replace('"', '""')
+    found = table.run(f'SELECT "{quoted}", "{quoted}2" FROM events WHERE _semel_level = 0')
+    assert found and all(one == two for one, two in found)

@@ -151,7 +151,8 @@ class Dedup(Model):
     late: Late = Late.QUARANTINE
     """scope: bucket only: what becomes of a record of a bucket whose ids were forgotten."""
     keep_ids: bool | None = Field(default=None, strict=True)
-    """Keep each batch's ids as files, 12 bytes an id. null: with transforms, which may drop ids."""
+    """Keep each batch's ids as files, 12 bytes an id. null: with transforms or
+    aggregate, which may drop ids, and for tables and topics."""
 
     @model_validator(mode="after")
     def _check(self) -> "Dedup":

@@ -240,7 +240,8 @@ class Spec(Model):
     def keeps_ids(self) -> bool:
         """Whether each batch's ids are kept as files: from its output they cannot be had again."""
         declared = self.dedup.keep_ids
-        otherwise = bool(self.transforms) or not self.sink.in_folder
+        hidden = bool(self.transforms) or self.aggregate is not None
+        otherwise = hidden or not self.sink.in_folder
         return not self.by_position and (otherwise if declared is None else declared)
 
     @property
@@ -328,8 +329,13 @@ class Spec(Model):
             record_id=self.record_id,
             by_position=self.by_position,
             limits=self.limits,
-            counting=Counting(self.aggregate, self.window.windows) if self.aggregate else None,
+            counting=self._counting(),
         )
+
+    def _counting(self) -> Counting | None:
+        if self.aggregate is None or self.window is None:
+            return None
+        return Counting(self.aggregate, self.window.windows)
 
     def arrow_schema(self) -> "pa.Schema":
         """The source's columns in Arrow; all may be null, because a record may lack any."""

@@ -6,7 +6,7 @@ decisions still know.
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -101,8 +101,13 @@ def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search
         batches=len(found),
         gone=tuple(gone),
         damaged=damaged,
-        in_output=all(set(wanted) <= set(m.sink_schema.names) for m in found),
+        in_output=all(_has_ids(m, wanted) for m in found),
     )
+
+
+def _has_ids(marker: Marker, wanted: Iterable[str]) -> bool:
+    """Whether its rows are of one record each, with the id."""
+    return marker.spec.aggregate is None and set(wanted) <= set(marker.sink_schema.names)
 
 
 def _values(spec: Spec, values: list[str]) -> dict[str, object]:
@@ -165,7 +170,7 @@ def _in_output(
 ) -> Iterator[Place]:
     schema = columns_in_files(marker)
     files = list(marker.of_kind(Kind.DATA))
-    if not files or not set(wanted) <= set(schema.names):
+    if not files or not _has_ids(marker, wanted):
         return
     if marker.sink is None:
         try:

@@ -9,7 +9,7 @@ How it works: each record is lifted to a partial row of its own, and partial row
 with merged ones. distinct(c) keeps its values as one more column of the key.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
