@@ -48,7 +48,7 @@ REST_CASES, REST_SHARE = 2, 1 / 12
 """What rest takes of a matrix that quick has sampled: so many cases, or such a share if that is
 more."""
 _GUARDED = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
-_OF_RULES = ("protocol", "postgres", "kafka", "queues", "bigquery")
+_OF_RULES = ("protocol", "postgres", "kafka", "queues", "bigquery", "aggregates")
 PAGES = [ROOT / "docs" / f"{name}.md" for name in _OF_RULES]
 """Those with tables "Guards"."""
 

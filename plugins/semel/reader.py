@@ -93,7 +93,7 @@ def windows(
     found = markers(sink, kept)
     spec = found[-1].spec
     if spec.aggregate is None:
-        raise TerminalError(f"{sink} has the rows of records, and counts no windows; read `dataset`")
+        raise TerminalError(f"{sink} has rows of records, and counts no windows; read `dataset`")
     declared = spec.window.windows
     begin = [] if since is None else [pc.field(START) >= since - declared.longest]
     end = [] if until is None else [pc.field(START) < until]

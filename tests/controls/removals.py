@@ -358,6 +358,20 @@ OF_SECONDS: dict[str, Removal] = {
         gives("sources.pipeline.matching:judge", "go on"),
     "a file of a batch is proven before its rows are read":
         gives("sources.pipeline.published:OutputFile.is_whole", True),
+    "a record of no window is set aside": all_of(
+        gives("stage.read:timeless", ((), [])), gives("stage.together:timeless", ((), []))
+    ),
+    "what transforms gave can be counted": gives("spark.engine:_check_counted"),
+    "partial rows stand for all survivors": code(
+        "stage.account:added_up", "not job.spec.transforms and stand_for != counts.survivors"
+    ),
+    "a sum that is too large is refused": gives("stage.combine:_is_safe", True),
+    "floats are not added up": code("declare.aggregate:Function.problem", "at.is_floating(kind)"),
+    "what is counted does not change":
+        gives("pipeline.identity:_counted", {"window": None, "aggregate": None}),
+    "a view takes no other's name": gives("sinks.postgres.view:check"),
+    "windows are counted again":
+        sql("audit.windows", "WHERE miscounted IS NOT NULL OR altered IS NOT NULL", "WHERE false"),
     # It is refused where it is planned, and where it is cast.
     "a column that would lose is refused": all_of(
         gives("formats.parquet:misfits", []),

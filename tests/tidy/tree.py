@@ -72,12 +72,13 @@ KAFKA = ROOT / "docs" / "kafka.md"
 CHAIN = ROOT / "docs" / "chain.md"
 QUEUES = ROOT / "docs" / "queues.md"
 BIGQUERY = ROOT / "docs" / "bigquery.md"
-PAGES = (PROTOCOL, FILES, CHAIN, POSTGRES, KAFKA, QUEUES, BIGQUERY)
+AGGREGATES = ROOT / "docs" / "aggregates.md"
+PAGES = (PROTOCOL, FILES, CHAIN, POSTGRES, KAFKA, QUEUES, BIGQUERY, AGGREGATES)
 """What holds rules. Those of one source or sink have a page of their own, and later ones also two
 letters.
 """
 
-RULE = re.compile(r"\b(?:PG|RP|KS|KP|CH|BQ|[PSCFGALRDHQ])[1-9][0-9]?\b")
+RULE = re.compile(r"\b(?:PG|RP|KS|KP|CH|BQ|AG|[PSCFGALRDHQ])[1-9][0-9]?\b")
 
 
 def rules() -> list[str]:

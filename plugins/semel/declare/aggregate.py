@@ -26,8 +26,6 @@ LEVELS_MAX = 16
 
 WORDS = ("count", "sum", "min", "max", "distinct")
 _FUNCTION = re.compile(rf"({'|'.join(WORDS)})\((.*)\)", re.DOTALL)
-_EXACT = ("bigint", "int", "smallint", "decimal")
-_ORDERED = (*_EXACT, "string", "timestamp", "date")
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,7 @@ class Function:
     def __str__(self) -> str:
         return f"{self.word}({self.column or ''})"
 
+    # Keeps AG3.
     def problem(self, kind: "pa.DataType") -> str | None:
         """Why it cannot be made of a column of this type."""
         from pyarrow import types as at
@@ -66,7 +65,8 @@ def _function(value: object) -> Function:
         return value
     found = _FUNCTION.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is None:
-        raise ValueError(f"{value!r} is not one of count(), {', '.join(f'{w}(column)' for w in WORDS)}")
+        known = ", ".join(f"{word}(column)" for word in WORDS)
+        raise ValueError(f"{value!r} is not one of count(), {known}")
     word, column = found[1], found[2].strip() or None
     if column is None and word != "count":
         raise ValueError(f"{value!r} names no column")

@@ -54,6 +54,7 @@ def identity_of(spec: Spec) -> dict[str, Any]:
     }
 
 
+# Keeps AG4.
 def _counted(spec: Spec) -> dict[str, Any]:
     """What partial rows are made of. How long a window stays open is no part of it."""
     if spec.aggregate is None:
@@ -90,6 +91,6 @@ def check(stored: str, spec: Spec) -> None:
             else "the ids in its catalog are made of it, and every record would pass as new"
         )
         raise TerminalError(
-            f"pipeline {spec.name}: {'; '.join(changes)}: {why}. Put it back, or declare a new pipeline with its "
-            "own name and sink"
+            f"pipeline {spec.name}: {'; '.join(changes)}: {why}. Put it back, or declare a new "
+            "pipeline with its own name and sink"
         )

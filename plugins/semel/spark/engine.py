@@ -229,12 +229,14 @@ def _output_schema(
     return schema
 
 
+# Keeps AG1, AG3.
 def _check_counted(job: StageJob, schema: pa.Schema, last: str) -> None:
     """TerminalError: what the transforms gave cannot be counted as declared."""
     spec = job.spec
     if spec.aggregate is None:
         return
-    wrong = [f"{key_of(('aggregate', *key))}: {why}" for key, why in spec.aggregate.problems(schema)]
+    found = spec.aggregate.problems(schema)
+    wrong = [f"{key_of(('aggregate', *key))}: {why}" for key, why in found]
     kind = schema.field(spec.record_time).type if spec.record_time in schema.names else None
     if kind is None or not (pa.types.is_timestamp(kind) or pa.types.is_date32(kind)):
         wrong.append(f"record_time: {spec.record_time!r} is no column of times")

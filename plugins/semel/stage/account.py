@@ -25,7 +25,7 @@ class SetAside:
     samples: tuple[str, ...] = ()
 
 
-# Keeps S20.
+# Keeps S20, AG2.
 def added_up(job: StageJob, outcome: Outcome) -> tuple[list[StagedFile], Counts]:
     """The files of a job, and its account. CorruptionError: not as many rows as survivors."""
     staged = [f for report in outcome.reports for f in report.files] + list(outcome.files)

@@ -77,6 +77,7 @@ def lifted(spec: Spec, records: pa.Table) -> pa.Table:
     return pa.table([*found, ones], schema=schema)
 
 
+# Keeps AG3.
 def merged(declared: Aggregate, rows: pa.Table) -> pa.Table:
     """The partial rows of each slice and key as one. LimitError: a sum is too large."""
     keys = [START, *declared.keys]

@@ -275,7 +275,7 @@ class _Reader:
         text = words.record(lines.beginning(at, RECORD_SHOWN_BYTES))
         return replace(sample, detail=printable(block.faults[at][1]), text=text)
 
-    # Keeps W10.
+    # Keeps AG1.
     def _timed(self, block: Block) -> Block:
         """Reject records that are of no window. Those of transforms are judged later."""
         name = self._job.spec.record_time

@@ -144,7 +144,7 @@ def write_rows(
     return out.close()
 
 
-# Keeps W10.
+# Keeps AG1.
 def _check_times(job: StageJob, table: pa.Table) -> None:
     """TerminalError: transforms made rows that are of no window."""
     name = job.spec.record_time

@@ -27,6 +27,7 @@ COMPLETE = "semel_complete"
 _COMMENT = "The windows of a pipeline of semel, merged from its partial rows."
 
 
+# Keeps AG5.
 def check(connection: Connection, target: PostgresTarget) -> None:
     """TerminalError: something that is no view of semel's has its name."""
     schema, view = target.view._obj
@@ -58,6 +59,7 @@ def make(connection: Connection, target: PostgresTarget, schema: pa.Schema) -> N
     connection.execute(filled("comment_view", view=target.view, comment=_COMMENT))
 
 
+# Keeps AG5.
 def note(connection: Connection, target: PostgresTarget, won: Won) -> None:
     """Say which windows a batch's rows are of, and what is complete now."""
     names = {"windows": target.windows, "complete": _complete(target)}
@@ -68,9 +70,8 @@ def note(connection: Connection, target: PostgresTarget, won: Won) -> None:
     connection.execute(filled("note_windows", **names, **values))
     covered = [Range(*ends, "[)") for ends in won.complete]
     delay = target.counting.windows.delay
-    connection.execute(
-        filled("note_complete", table=target.names[1], covered=Multirange(covered), delay=delay, **names)
-    )
+    values = {"table": target.names[1], "covered": Multirange(covered), "delay": delay}
+    connection.execute(filled("note_complete", **names, **values))
 
 
 def _complete(target: PostgresTarget) -> sql.Identifier:
