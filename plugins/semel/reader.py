@@ -21,7 +21,7 @@ from semel.clients.duck import zoneless
 from semel.declare.aggregate import FINAL, START
 from semel.errors import TerminalError
 from semel.formats.merged import merge_query, windows_of
-from semel.formats.output import columns_in_files, dataset_of
+from semel.formats.output import columns_for_readers, dataset_of
 from semel.model.manifest import Kind
 from semel.model.windows import UTC_TIME
 from semel.sinks.spec import archive_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> "ds.Dataset":
-    """The output of all finalized batches, partition columns included.
+    """The output of all finalized batches, partition columns and windows included.
 
     `archive_path`: where their markers lie, if `sink.archive` is declared.
 
@@ -53,7 +53,7 @@ def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> "d
         )
     try:
         schema = pa.unify_schemas(
-            [columns_in_files(marker) for marker in found], promote_options="permissive"
+            [columns_for_readers(marker) for marker in found], promote_options="permissive"
         )
     except pa.ArrowException as error:
         raise TerminalError(
@@ -63,7 +63,7 @@ def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> "d
     groups: dict[tuple[str, tuple[str, ...]], list[Marker]] = {}
     for marker in found:
         declared = marker.spec.sink
-        groups.setdefault((declared.format, declared.partition_by), []).append(marker)
+        groups.setdefault((declared.format, declared.folders), []).append(marker)
     parts = []
     for group in groups.values():
         files = [file for marker in group for file in marker.of_kind(Kind.DATA)]

@@ -235,6 +235,10 @@ ASIDE = 'path.with_name(f"b99999999.json")'
 
 # fmt: off - a row is a line, or two.
 OF_SECONDS: dict[str, Removal] = {
+    "a file lies in the folder of its rows' times": gives("audit:_Audit._blame_folder"),
+    "a shard is by position": other(
+        "stage.part_files:_shards", lambda _: lambda table, count: np.arange(len(table)) % count
+    ),
     "a group is synced before it is acknowledged": code(
         "sources.queue.segment:Part.append", "os.fdatasync(self._file.fileno())", new="None"
     ),

@@ -172,6 +172,32 @@ BROKEN = [
     ("parquet\n", "parquet\n  partition_by: [x]\n", "16: sink.partition_by[0]: 'x' is not a col"),
     ("parquet\n", "parquet\n  partition_by: [tags]\n", "16: sink.partition_by[0]: 'tags' is array"),
     ("parquet\n", "parquet\n  partition_by: [id, ID]\n", "16: sink.partition_by: names 'id' twice"),
+    ("parquet\n", "parquet\n  partition_by: [{of: at}]\n",
+     "16: sink.partition_by[0].window: is missing"),
+    ("parquet\n", "parquet\n  partition_by: [3]\n",
+     "16: sink.partition_by[0]: must be a valid string, not 3"),
+    ("parquet\n", "parquet\n  partition_by:\n  - window: 7 hours\n    of: at\n    name: h\n",
+     "17: sink.partition_by[0].window: is neither a week nor a day nor a part"),
+    ("parquet\n", "parquet\n  partition_by:\n  - id\n  - window: 1 h\n    of: at\n    nam: h\n",
+     "20: sink.partition_by[1].nam: is an unknown key; did you mean name?"),
+    ("parquet\n", "parquet\n  partition_by:\n  - {window: 1 h, of: at, name: h, zone: Berlin}\n",
+     "17: sink.partition_by[0].zone: is no time zone; write one such as Europe/Berlin"),
+    ("parquet\n", "parquet\n  partition_by: [{window: 1 h, of: x, name: h}]\n",
+     "16: sink.partition_by[0].of: 'x' is not a column; the output has id, "),
+    ("parquet\n", "parquet\n  partition_by: [{window: 1 h, of: id, name: h}]\n",
+     "16: sink.partition_by[0].of: 'id' is string, not a timestamp or date"),
+    ("parquet\n", "parquet\n  partition_by: [{window: 1 h, of: at, name: Id}]\n",
+     "16: sink.partition_by[0].name: 'Id' is a column: give the folder another name"),
+    ("parquet\n", "parquet\n  partition_by: [{window: 1 h, of: at, name: _h}]\n",
+     "16: sink.partition_by: '_h' begins with '.' or '_'"),
+    ("parquet\n",
+     "parquet\n  partition_by: [{window: 1 h, of: at, name: h}, {window: 1 d, of: at, name: h}]\n",
+     "16: sink.partition_by: names 'h' twice"),
+    ("parquet\n", "parquet\n  shards: 257\n", "16: sink.shards: must be less than or equal to 256"),
+    ("parquet\n", "parquet\n  file_name: '{batch}-{part}-{window}'\n",
+     "16: sink.file_name: has {window}, and partition_by has 0 windows, not one"),
+    ("parquet\n", "parquet\n  shards: 2\ntransforms: [t:f]\n",
+     "16: sink.shards: goes by a record's position, which no row has behind a transform"),
     ("parquet\n", "parquet\n  position_columns: 1\n", "16: sink.position_columns: must be a valid"),
 ]
 # fmt: on
@@ -192,15 +218,39 @@ def test_an_error_names_line_and_key(folder, old, new, message):
      "a/{batch}-{part}", "_{batch}-{part}", ".{batch}-{part}", "{batch}-{part}-{user}",
      "{batch.__class__}-{part}", "{batch!r}-{part}", "{batch:x}-{part}", "{batch:8d}-{part}",
      "{batch:{part}}-{part}", "{pipeline:>70}-{batch}-{part}", "{batch}-{part} x",
-     "{batch", "{}-{part}",
+     "{batch", "{}-{part}", "{batch}{window}-{part}", "{window}{batch}-{part}",
+     "{window}{window}-{batch}-{part}", "{shard}{batch}-{part}", "{batch}-{part}{shard}",
+     "{batch}-{shard}", "{window}-{part}", "{batch}-{part}-{window:>9}",
      "{pipeline}{batch:099d}-{part:099d}", "é{batch}-{part}"],
 )
 # fmt: on
 def test_a_file_name_that_is_ambiguous_or_hidden_is_refused(folder, template):
     """No template may give two files one name, leave its folder or hide the file from readers."""
-    text = BASE + f"  file_name: {json.dumps(template)}\n"
+    by_hour = "  partition_by: [{window: 1 h, of: at, name: h}]\n"
+    text = BASE + f"  file_name: {json.dumps(template)}\n" + by_hour
     found = errors(written(folder, text))
     assert found[0].startswith("16: sink.file_name: ")
+
+
+# Attacks L1.
+@pytest.mark.parametrize(
+    "template",
+    ["{window}-{batch}-{part}", "{batch}-{window}-s{shard}_{part}", "{part}-{batch}-{window}",
+     "{shard}{pipeline}{window}T{batch}-{part}"],
+)  # fmt: skip
+def test_file_names_with_windows_are_unique(folder, template):
+    """Whatever the window and the shard are, the name says which batch's and which part it is."""
+    by_hour = "  partition_by: [{window: 1 h, of: at, name: h, zone: Europe/Berlin}]\n"
+    text = BASE + f"  file_name: '{template}'\n" + by_hour
+    sink = pipeline.load(written(folder, text)).sink
+    windows = (None, "2013-10-27T02+0200", "2013-10-27T02+0100", "1892-01-01T00+005328")
+    numbers = [(b, p) for b in (1, 2, 10, 12, 27, 102, 200) for p in (0, 1, 2, 10, 12, 27, 200)]
+    names = {
+        sink.stem("clicks", batch=b, part=p, fence=1, shard=shard, window=window): (b, p)
+        for b, p in numbers for shard in (0, 1, 10) for window in windows
+    }  # fmt: skip
+    many = len(windows) * (3 if "{shard}" in template else 1)
+    assert len(names) == len(numbers) * many
 
 
 @pytest.mark.parametrize(

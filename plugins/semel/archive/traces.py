@@ -21,8 +21,10 @@ from semel.archive import layout
 from semel.formats.table import SINKS
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
+from semel.sinks.spec import NO_WINDOW
 
 _NUMBER = r"[0-9]{1,18}"  # Fits a bigint: a longer one is not ours.
+_WINDOW = rf"{NO_WINDOW}|[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:T[0-9]+)?(?:[+-][0-9]+)?"
 _MARKER = re.compile(rf"b({_NUMBER})\.json")
 _LEFT_MARKER = re.compile(rf"\.b({_NUMBER})\.json\..*")
 _REPLACED = re.compile(rf"b({_NUMBER})-g{_NUMBER}\.json|\.b({_NUMBER})-g{_NUMBER}\.json\..*")
@@ -114,7 +116,8 @@ def _pattern(spec: Spec) -> re.Pattern:
         if name == "pipeline":
             found += re.escape(spec.name)
         elif name is not None:
-            found += f"(?P={name})" if f"(?P<{name}>" in found else f"(?P<{name}>{_NUMBER})"
+            text = _WINDOW if name == "window" else _NUMBER
+            found += f"(?P={name})" if f"(?P<{name}>" in found else f"(?P<{name}>{text})"
     suffixes = "|".join(re.escape(form.suffix) for form in SINKS.values())
     return re.compile(rf"({found})({suffixes})")
 
@@ -123,8 +126,10 @@ def _batch(name: str, spec: Spec, pattern: re.Pattern) -> int | None:
     """The batch in an output file's name. None: not ours."""
     if not (match := pattern.fullmatch(name)):
         return None
-    numbers = {key: int(value) for key, value in match.groupdict().items()}
+    named = match.groupdict()
+    window = named.pop("window", None)
+    numbers = {key: int(value) for key, value in named.items()}
     # Check the numbers' widths: 1-1 is not a name of {batch:08d}-{part:05d}.
-    if spec.sink.stem(spec.name, **{"fence": 0, **numbers}) != match[1]:
+    if spec.sink.stem(spec.name, **{"fence": 0, **numbers}, window=window) != match[1]:
         return None
     return numbers["batch"]

@@ -9,7 +9,8 @@ kept aside, and the rows by the newest one: the source is read by both declarati
 it differently.
 What it does not do: ask the ledger, the catalog or Spark, or use semel's own readers of records.
 Each kind of source is read again by code in its own room (semel.sources.reread). Shared are: how
-Kafka is reached, what a claim says, and how a sink's rows and semel's own files are read.
+Kafka is reached, what a claim says, how a sink's rows and semel's own files are read, and what the
+windows of time are.
 Known limitations: whether a bucket that an earlier batch had was forgotten (late) or a time was too
 far ahead at the moment of staging cannot be seen in files; a numeral that readers read in two ways
 may be in the output or in the dead letters. With transforms, output rows are matched by id or
@@ -17,13 +18,15 @@ position, not by their values: a transform that changes id columns, or makes sev
 fails the audit.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel import limits
 from semel.archive import layout, owned
@@ -34,13 +37,13 @@ from semel.audit.reading import Reading, claims_of
 from semel.audit.source_reader import Kept, Letters, letters_table
 from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, Check, Findings, Offender, Verdict
 from semel.clients.duck import Engine, zoneless
-from semel.declare.parts import Scope
-from semel.declare.wording import those
+from semel.declare.parts import FolderWindow, Scope
+from semel.declare.wording import count, those
 from semel.errors import CorruptionError, TerminalError, first_line
-from semel.formats.output import columns_in_files, rows_of
+from semel.formats.output import NULL_FOLDER, columns_in_files, rows_of
 from semel.formats.pieces import gathered, pieces
 from semel.model.batch import OF_THE_OUTPUT, Counts, repeats_of, runs
-from semel.model.manifest import Kind
+from semel.model.manifest import Kind, MarkedFile
 from semel.model.reasons import DecidedBy, Reason
 from semel.pipeline.opening import open_sink, open_sinks
 from semel.pipeline.spec import Spec
@@ -287,12 +290,28 @@ class _Audit:
             except TerminalError as error:
                 self._unreadable(marker, sink.address, error)
             return
+        windows = marker.spec.sink.windows
+        more = [name for one in windows for name in (one.of, one.name)]
         for file in marker.of_kind(Kind.DATA):
+            astray: dict[str, int] = Counter()
             try:
-                for table in rows_of(marker, file, wanted):
-                    yield _from(file.path, table)
+                for table in rows_of(marker, file, [*dict.fromkeys([*wanted, *more])]):
+                    for one in windows:
+                        astray[one.name] += _astray(one, table)
+                    yield _from(file.path, table.select(wanted))
+                self._blame_folder(marker, file, +astray)
             except (pa.ArrowException, OSError) as error:
                 self._unreadable(marker, file.path, error)
+
+    # Keeps L7.
+    def _blame_folder(
+        self, marker: Marker, file: MarkedFile, astray: Mapping[str, int]
+    ) -> None:
+        """`astray`: by window, how many rows of a file are of another one than its folder's."""
+        for name, rows in astray.items():
+            what = f"the times of {count(rows, 'row')} in it are not of its folder {name!r}"
+            offender = Offender(what=what, batch=marker.batch_id, file=file.path)
+            self._findings.blame("files", offender)
 
     def _unreadable(self, marker: Marker, what: str, error: Exception) -> None:
         why = first_line(error)
@@ -451,6 +470,16 @@ class _Audit:
             totals=sum((marker.counts for marker in self._markers), Counts()),
             notes=tuple(notes),
         )
+
+
+def _astray(window: FolderWindow, rows: pa.Table) -> int:
+    """How many rows are of another window than the folder that they lie in."""
+    times = rows.column(window.of).combine_chunks()
+    if pa.types.is_string(times.type):  # A day, in JSON Lines.
+        times = times.cast(pa.date32())
+    there = pc.fill_null(rows.column(window.name).combine_chunks(), NULL_FOLDER)
+    differs = pc.not_equal(there, pc.fill_null(window.slices.names(times), NULL_FOLDER))
+    return pc.sum(differs).as_py() or 0
 
 
 def _from(place: str, rows: pa.Table) -> pa.Table:

@@ -10,7 +10,8 @@ AUDIT_OFFENDERS_SHOWN = 5
 
 PROMISES = {
     "markers": "each marker is whole, and no place in the order of commits is empty",
-    "files": "each listed file is there, listed once, with its size, checksum and rows",
+    "files": "each listed file is there, listed once, with its size, checksum and rows, in the "
+    "folder of their times",
     "strays": "no output, row, decisions or dead-letter file is there that no marker lists",
     "generations": "what a replay replaced has its marker kept, of the same account, and its files "
     "whole or gone",

@@ -22,7 +22,7 @@ from semel.declare.durations import format_duration, parse_duration, parse_size
 from semel.declare.yaml import Problem, Problems
 
 if TYPE_CHECKING:
-    from semel.model.windows import Windows
+    from semel.model.windows import Slices, Windows
 
 BATCH_BYTES_MAX = 8 << 30
 """Default of limits.bytes_per_batch_max."""
@@ -178,19 +178,15 @@ class Window(Model):
     def _check(self) -> "Window":
         problems = []
         key = "size" if self.every is None else "every"
-        seconds = self._seconds
-        if not (seconds in (DAY, WEEK) or (0 < seconds < DAY and DAY % seconds == 0)):
-            why = "is neither a week nor a day nor a part that divides a day, so begins nowhere"
+        if why := slice_problem(self._every):
             problems.append(Problem((key,), why))
         elif self.size % self._every or not self.size:
             problems.append(Problem(("size",), "is no multiple of every"))
         elif self.size // self._every > WINDOW_SLICES_MAX:
             most = f"more than {WINDOW_SLICES_MAX} windows would overlap"
             problems.append(Problem(("size",), most))
-        try:
-            ZoneInfo(self.zone)
-        except (ValueError, OSError, ZoneInfoNotFoundError):
-            problems.append(Problem(("zone",), "is no time zone; write one such as Europe/Berlin"))
+        if why := zone_problem(self.zone):
+            problems.append(Problem(("zone",), why))
         if problems:
             raise Problems(problems)
         return self
@@ -210,6 +206,34 @@ class Window(Model):
 
         slices = Slices(self._seconds, self.zone)
         return Windows(slices, self.size // self._every, self.delay)
+
+
+class FolderWindow(Model):
+    """Windows of time that are folders of the output: a row lies in that of its time."""
+
+    window: Duration
+    """How long one is: a part of a day that divides it, a day, a week."""
+    of: Text
+    """A timestamp or date column of the output, which stays in the files."""
+    name: Text
+    """The folder's name (name=value): a column that is only there, and has another name than all
+    others."""
+    zone: str = "UTC"
+    """The time zone whose clock it goes by: days from midnight, weeks from Monday."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "FolderWindow":
+        found = {"window": slice_problem(self.window), "zone": zone_problem(self.zone)}
+        if problems := [Problem((key,), why) for key, why in found.items() if why]:
+            raise Problems(problems)
+        return self
+
+    @property
+    def slices(self) -> "Slices":
+        """What it means for moments."""
+        from semel.model.windows import Slices
+
+        return Slices(int(self.window.total_seconds()), self.zone)
 
 
 class Limits(Model):
@@ -245,6 +269,24 @@ def path_problem(path: str) -> str | None:
         return "holds ** beside other characters: it stands alone between two slashes"
     if parts and parts[-1] == "**":
         return "ends in **, which matches folders; add a file pattern such as /*.jsonl"
+    return None
+
+
+def slice_problem(length: timedelta) -> str | None:
+    """Why no clock can be cut into slices of this length."""
+    day, week = timedelta(seconds=DAY), timedelta(seconds=WEEK)
+    whole = length % timedelta(seconds=1) == timedelta()
+    if length in (day, week) or (whole and timedelta() < length < day and not day % length):
+        return None
+    return "is neither a week nor a day nor a part that divides a day, so begins nowhere"
+
+
+def zone_problem(zone: str) -> str | None:
+    """Why this is no time zone."""
+    try:
+        ZoneInfo(zone)
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        return "is no time zone; write one such as Europe/Berlin"
     return None
 
 

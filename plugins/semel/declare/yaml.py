@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -146,7 +146,8 @@ def problems_of(error: "ValidationError", model: type["BaseModel"]) -> list[Prob
 def _named(loc: Key, model: type["BaseModel"]) -> tuple[Key, type["BaseModel"]]:
     """A place as the file names it, and the model that its last part is a key of.
 
-    Where a `type` chooses among models, pydantic's place names the chosen type too.
+    Where a `type` chooses among models, pydantic's place names the chosen type too; and of a list
+    whose items are texts or mappings, the tag of the item's kind, in brackets.
     """
     parts, key, within = list(loc), [], model
     while parts:
@@ -163,8 +164,21 @@ def _named(loc: Key, model: type["BaseModel"]) -> tuple[Key, type["BaseModel"]]:
                 if tag in get_args(one.model_fields[field.discriminator].annotation)
             )
         if not hasattr(within, "model_fields"):
-            break
-    return tuple(part for part in (*key, *parts) if part != "[key]"), within
+            within = next((one for one in _models(within) if f"[{one.__name__}]" in parts), within)
+            if not hasattr(within, "model_fields"):
+                break
+            at = parts.index(f"[{within.__name__}]")
+            key += parts[:at]
+            parts = parts[at + 1 :]
+    return tuple(part for part in (*key, *parts) if part not in ("[key]", "[text]")), within
+
+
+def _models(kind: Any) -> Iterator[type["BaseModel"]]:
+    """The models that a type is made of."""
+    if hasattr(kind, "model_fields"):
+        yield kind
+    for part in get_args(kind):
+        yield from _models(part)
 
 
 def _why(item: "ErrorDetails", cause: object, model: type["BaseModel"]) -> str:

@@ -6,7 +6,7 @@ pyarrow.dataset brings pandas along, so it is imported by who asks for rows: mos
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -41,7 +41,7 @@ def dataset_of(
     def named(path: str) -> "ds.Expression":
         """What the folders of a path say of each of its rows."""
         found = ds.scalar(True)
-        for name, value in folder_values(schema, declared.partition_by, path).items():
+        for name, value in folder_values(schema, declared.folders, path).items():
             one = ds.field(name)
             found &= one == value if value.is_valid else one.is_null()
         return found
@@ -61,16 +61,18 @@ def rows_of(
 ) -> Iterator[pa.Table]:
     """The rows of an output file of a batch, partition columns included, in bounded pieces.
 
-    `columns`: all when left out. OSError, pa.ArrowException: it cannot be read.
+    `columns`: those of the rows when left out; the windows of its folders may be asked for too.
+    OSError, pa.ArrowException: it cannot be read.
     """
-    schema, declared = columns_in_files(marker), marker.spec.sink
-    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    schema, declared = columns_for_readers(marker), marker.spec.sink
+    names = columns_in_files(marker).names if columns is None else columns
+    wanted = pa.schema([schema.field(name) for name in names])
     if declared.format != "parquet":
         there = dataset_of(marker.sink, marker.spec.sink, [file], schema)
         for rows in there.to_batches(columns=wanted.names, **BOUNDED):
             yield from cut(pa.Table.from_batches([rows]), PIECE_BYTES_MAX)
         return
-    values = folder_values(schema, declared.partition_by, file.path)
+    values = folder_values(schema, declared.folders, file.path)
     for rows in pieces(marker.path_of(file), [n for n in wanted.names if n not in values]):
         found = [_column(rows, field, values) for field in wanted]
         # Without a column, too, it is as many rows.
@@ -78,16 +80,21 @@ def rows_of(
 
 
 def folder_values(
-    columns: pa.Schema, partition_by: Sequence[str], path: str
+    columns: pa.Schema, folders: Sequence[str], path: str
 ) -> dict[str, pa.Scalar]:
-    """The values of a file's partition columns, which the folders of its path name."""
-    folders = dict(part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
-    values = {}
-    for name in partition_by:
-        text = folders.get(quote(name, safe=""), NULL_FOLDER)
-        value = pa.scalar(None if text == NULL_FOLDER else unquote(text), pa.string())
-        values[name] = value.cast(columns.field(name).type)
-    return values
+    """The values of those of `columns` that the folders of a file's path name."""
+    texts = folder_texts(path.rpartition("/")[0])
+    return {
+        name: pa.scalar(texts.get(name), pa.string()).cast(columns.field(name).type)
+        for name in folders
+        if name in columns.names
+    }
+
+
+def folder_texts(folder: str) -> dict[str, str | None]:
+    """What the folders of a path name, as text: `origin=JFK/hour=2013-10-27T02`."""
+    found = (part.split("=", 1) for part in folder.split("/") if "=" in part)
+    return {unquote(k): None if text == NULL_FOLDER else unquote(text) for k, text in found}
 
 
 def _column(rows: pa.RecordBatch, field: pa.Field, values: dict[str, pa.Scalar]) -> pa.Array:
@@ -106,7 +113,15 @@ def columns_in_files(marker: Published) -> pa.Schema:
     declared = marker.spec.sink
     held_as = sink_format(declared.format).code().held_as
     columns = [
-        (f, f.type if f.name in declared.partition_by else held_as(f.type))
-        for f in marker.sink_schema
+        (f, f.type if f.name in declared.folders else held_as(f.type)) for f in marker.sink_schema
     ]
     return pa.schema(f.with_type(kind) for f, kind in columns if kind is not None)
+
+
+def columns_for_readers(marker: Published) -> pa.Schema:
+    """The same, and behind them the windows of time that are folders, as text.
+
+    A window says nothing that its column does not: rows are the same without it.
+    """
+    windows = (pa.field(one.name, pa.string()) for one in marker.spec.sink.windows)
+    return pa.schema([*columns_in_files(marker), *windows])

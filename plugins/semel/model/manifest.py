@@ -34,7 +34,8 @@ class Kind(StrEnum):
 class StagedFile:
     """A closed, fsynced file of an attempt. `folder`: its place below the sink, '' for the root.
 
-    `stands_for`: the records that partial rows count; None: each row is one.
+    `stands_for`: the records that partial rows count; None: each row is one. `shard`: which of the
+    folder's.
     """
 
     kind: Kind
@@ -45,6 +46,7 @@ class StagedFile:
     bytes: int
     checksum: str
     stands_for: int | None = None
+    shard: int = 0
 
 
 def pack_files(files: tuple[StagedFile, ...]) -> bytes:

@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 UTC_TIME = pa.timestamp("us", tz="UTC")
 _PLAIN = pa.timestamp("us")
-_WEEK, _MONDAY = 7 * 86_400, 4 * 86_400
+_DAY, _WEEK, _MONDAY = 86_400, 7 * 86_400, 4 * 86_400
 """In seconds; 1970-01-05 was the first Monday of the epoch."""
+
+_UNITS = {"D": _DAY, "h": 3_600, "m": 60, "s": 1}
+"""What the name of a slice ends with, by numpy's letters, and how long that is in seconds."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,7 @@ class Slices:
         times = times.cast(UTC_TIME)
         if self.zone == "UTC":
             return self._floor(times.cast(_PLAIN)).cast(UTC_TIME)
-        shown = pc.local_timestamp(times.cast(pa.timestamp("us", tz=self.zone)))
-        first, second = self._moments(self._floor(shown))
+        first, second = self._moments(self._floor(self._shown(times)))
         # A clock that was set back shows the start twice: the later one, once it has come.
         return pc.if_else(pc.greater(second, times), first, second)
 
@@ -46,11 +49,33 @@ class Slices:
         """The start of one time's slice, in UTC."""
         return self.starts(pa.array([time], UTC_TIME))[0].as_py().astimezone(UTC)
 
+    def names(self, times: pa.Array) -> pa.Array:
+        """What the slice of each time is called, as text; null for no time.
+
+        It is the slice's start by the clock: 2013-10-27 where slices are days or weeks, else
+        2013-10-27T02, with minutes and seconds where slices begin with such, and with the clock's
+        distance from UTC where the zone has another name: 2013-10-27T02+0200. In one zone no two
+        slices have one name, but for the two that a midnight shown twice makes of one day; and
+        names are in the order of time, but for hours that are shown twice.
+        Dates are days by any clock.
+        """
+        times = times.cast(UTC_TIME)
+        whole_days = self.seconds % _DAY == 0
+        starts = self._floor(self._shown(times)) if whole_days else self.starts(times)
+        starts = starts.dictionary_encode()
+        each = starts.dictionary
+        shown = each if whole_days else self._shown(each)
+        unit = next(unit for unit, length in _UNITS.items() if self.seconds % length == 0)
+        names = _texts(shown, unit)
+        if self.zone != "UTC" and not whole_days:
+            ahead = pc.subtract(shown.cast(pa.int64()), each.cast(pa.int64())).dictionary_encode()
+            known = pa.array(map(_distance, ahead.dictionary.to_pylist()), pa.string())
+            names = pc.binary_join_element_wise(names, known.take(ahead.indices), "")
+        return names.take(starts.indices)
+
     def after(self, start: datetime) -> datetime:
         """The start of the slice after the one that begins at `start`, in UTC."""
-        now = pa.array([start], UTC_TIME)
-        shown = pc.local_timestamp(now.cast(pa.timestamp("us", tz=self.zone)))
-        at = self._floor(shown).cast(pa.int64())
+        at = self._floor(self._shown(pa.array([start], UTC_TIME))).cast(pa.int64())
         nexts = [self._moments(pc.add(at, n * self.seconds * 1_000_000)) for n in (0, 1, 2)]
         found = (moment[0].as_py().astimezone(UTC) for moment in chain(*nexts))
         after = min(moment for moment in found if moment > start)
@@ -61,6 +86,10 @@ class Slices:
     def before(self, start: datetime) -> datetime:
         """The start of the slice before the one that begins at `start`, in UTC."""
         return self.start(start - timedelta(microseconds=1))
+
+    def _shown(self, times: pa.Array) -> pa.Array:
+        """What the clock shows at these times."""
+        return pc.local_timestamp(times.cast(pa.timestamp("us", tz=self.zone)))
 
     def _floor(self, shown: pa.Array) -> pa.Array:
         """The times of a clock, each down to the last multiple."""
@@ -81,6 +110,22 @@ class Slices:
             ).cast(UTC_TIME)
 
         return by("earliest"), by("latest")
+
+
+def _texts(times: pa.Array, unit: str) -> pa.Array:
+    """Times of a clock as text, down to a unit: 2013-10-27, 2013-10-27T02, 2013-10-27T0230."""
+    if not len(times):
+        return pa.array([], pa.string())
+    texts = np.datetime_as_string(times.to_numpy(zero_copy_only=False).astype(f"M8[{unit}]"))
+    return pc.replace_substring(pa.array(texts, pa.string()), ":", "")
+
+
+def _distance(ahead: int) -> str:
+    """How far a clock is ahead of UTC, from microseconds: +0200; +005328 before there were zones.
+    """
+    minutes, seconds = divmod(abs(ahead) // 1_000_000, 60)
+    sign = "-" if ahead < 0 else "+"
+    return f"{sign}{minutes // 60:02}{minutes % 60:02}" + (f"{seconds:02}" if seconds else "")
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,13 @@ class Spec(Model):
             kind, *_, written = self.sink.whereabouts()
             why = f"the source reads {written} too, and would read what is written"
             yield ("sink", kind), why
-        if self.aggregate is None and not self.transforms:  # A transform may make columns that only the run can know.
+        if self.transforms and self.sink.shards > 1 and not self.sink.position_columns:
+            yield ("sink", "shards"), (
+                "goes by a record's position, which no row has behind a transform: declare "
+                "position_columns: true, and let the transforms keep both"
+            )
+        # A transform may make columns that only the run can know.
+        if self.aggregate is None and not self.transforms:
             yield from self._partition_problems(columns, there)
             refuses = sink_format(self.sink.format).refuses
             for name, kind in columns.items():
@@ -176,6 +182,8 @@ class Spec(Model):
             yield ("sink", "type"), f"{self.sink.type} does not go with aggregate: {why}"
         if self.sink.replaces_rows:
             yield ("sink", "mode"), "upsert does not go with aggregate: its rows are added up"
+        if self.sink.shards > 1:
+            yield ("sink", "shards"), "goes by a record's position, which no row of a window has"
         if getattr(self.sink, "position_columns", False):
             yield ("sink", "position_columns"), "a row of a window has no position"
         if not getattr(self.sink, "create", True):
@@ -183,7 +191,8 @@ class Spec(Model):
         if self.source.unknown is Unknown.KEEP and not self.transforms:
             yield ("source", "unknown"), "keep has no meaning with aggregate: nothing is kept"
         there = (START, *self.aggregate.keys)
-        for at, name in enumerate(self.sink.partition_by):
+        for at, one in enumerate(self.sink.partition_by):
+            name = one if isinstance(one, str) else one.of
             if name not in there:
                 names = ", ".join(there)
                 yield ("sink", "partition_by", at), f"{name!r} is not one of {names}"
@@ -215,14 +224,21 @@ class Spec(Model):
     def _partition_problems(
         self, columns: dict[str, ddl.ColumnType], there: str
     ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        for at, name in enumerate(self.sink.partition_by):
+        by_columns = [
+            (at, one) for at, one in enumerate(self.sink.partition_by) if isinstance(one, str)
+        ]
+        for at, name in by_columns:
             if name not in columns:
                 yield ("sink", "partition_by", at), f"{name!r} is not a column; {there}"
             elif not columns[name].identifies:
                 why = f"{name!r} is {columns[name]}, which does not name a folder"
                 yield ("sink", "partition_by", at), why
-        if len(self.sink.partition_by) >= len(columns):
+        if len(by_columns) >= len(columns):
             yield ("sink", "partition_by"), "takes every column, and none is left for the files"
+        if self.sink.windows:
+            kinds = {name: str(kind) for name, kind in columns.items()}
+            for key, why in self.sink.window_problems(kinds):
+                yield ("sink", *key), why
 
     @property
     def by_position(self) -> bool:

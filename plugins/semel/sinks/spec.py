@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from semel.declare.context import Context
-from semel.declare.parts import GLOB, Model, path_problem
+from semel.declare.parts import GLOB, FolderWindow, Model, path_problem
 from semel.declare.place import Place
 from semel.errors import TerminalError
 from semel.sinks import Sink
@@ -17,6 +17,9 @@ KINDS = ("files", "postgres", "kafka", "bigquery")
 
 ARCHIVES = "_semel"
 """The name of the folder of archives, beside a sink or inside of it."""
+
+NO_WINDOW = "null"
+"""What a file's name says in place of a window, where the rows have no time."""
 
 MARKERS = "markers"
 """The folder of the success markers, in an archive."""
@@ -40,6 +43,21 @@ class Declared(Model):
 
     type: str
     """The kind of sink."""
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The names of the output's folders, outermost first: of columns and of windows."""
+        return tuple(one if isinstance(one, str) else one.name for one in self.partition_by)
+
+    @property
+    def windows(self) -> tuple[FolderWindow, ...]:
+        """Those that are windows of time."""
+        return tuple(one for one in self.partition_by if not isinstance(one, str))
+
+    @property
+    def takes_positions(self) -> bool:
+        """Whether the rows come to the writer with their positions."""
+        return self.position_columns or self.shards > 1
 
     @property
     def replaces_rows(self) -> bool:
@@ -78,9 +96,22 @@ class Declared(Model):
         """
         return None
 
-    def stem(self, pipeline: str, *, batch: int, part: int, fence: int) -> str:
-        """The final name of a file, without extension; unique for (batch, part)."""
-        return self.file_name.format(pipeline=pipeline, batch=batch, part=part, fence=fence)
+    def stem(
+        self,
+        pipeline: str,
+        *,
+        batch: int,
+        part: int,
+        fence: int,
+        shard: int = 0,
+        window: str | None = None,
+    ) -> str:
+        """The final name of a file, without extension; unique for (batch, part).
+
+        `window`: the value of its window's folder, None where the rows have no time.
+        """
+        numbers = {"batch": batch, "part": part, "fence": fence, "shard": shard}
+        return self.file_name.format(pipeline=pipeline, window=window or NO_WINDOW, **numbers)
 
 
 class Service(Declared):
@@ -89,6 +120,7 @@ class Service(Declared):
     format: ClassVar[str] = "parquet"
     partition_by: ClassVar[tuple[str, ...]] = ()
     file_name: ClassVar[str] = "{pipeline}-b{batch:08d}-{part:05d}"
+    shards: ClassVar[int] = 1
 
 
 def declarations() -> tuple[type[Declared], ...]:

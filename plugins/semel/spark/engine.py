@@ -24,7 +24,14 @@ from semel.formats.table import sink_format
 from semel.model.manifest import SplitReport, pack_files, unpack_files
 from semel.spark.transforms import Transform, load_transforms
 from semel.stage.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
-from semel.stage.job import Outcome, StageJob, columns_of, written_of
+from semel.stage.job import (
+    OFFSET_COLUMN,
+    SOURCE_COLUMN,
+    Outcome,
+    StageJob,
+    columns_of,
+    written_of,
+)
 from semel.stage.read import read_task
 from semel.stage.shard import classify_shard
 from semel.stage.write import survivors, write_rows, write_task
@@ -219,13 +226,23 @@ def _output_schema(
         )
     _check_counted(job, schema, last)
     written = written_of(job.spec, schema)
-    missing = [c for c in job.spec.sink.partition_by if c not in written.names]
+    sink = job.spec.sink
+    missing = [c for c in sink.partition_by if isinstance(c, str) and c not in written.names]
     if missing:
         raise TerminalError(
             f"sink.partition_by {missing}: the transforms gave only {names}; add the columns to "
             "the last transform's select, or change partition_by"
         )
-    sink_format(job.spec.sink.format).check(written, job.spec.sink.partition_by)
+    kinds = {field.name: _kind(field.type) for field in written}
+    for key, why in sink.window_problems(kinds) if sink.windows else ():
+        raise TerminalError(f"sink.{key_of(key)}: {why}; so transform {last} gave it")
+    positions = {SOURCE_COLUMN: "int64", OFFSET_COLUMN: "int64"}
+    if sink.shards > 1 and {name: kinds.get(name) for name in positions} != positions:
+        raise TerminalError(
+            f"sink.shards goes by a record's position, and transform {last} gave only {names}; add "
+            f"{' and '.join(positions)} to its select, or leave shards out"
+        )
+    sink_format(sink.format).check(written, sink.folders)
     return schema
 
 
@@ -245,6 +262,13 @@ def _check_counted(job: StageJob, schema: pa.Schema, last: str) -> None:
             f"transform {last} gave columns that cannot be counted ({'; '.join(wrong)}); change its "
             "select, or the declaration"
         )
+
+
+def _kind(kind: pa.DataType) -> str:
+    """A type as a declaration calls it, if it is one of a moment or of days."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return "timestamp"
+    return "date" if pa.types.is_date(kind) else str(kind)
 
 
 def _blamed(

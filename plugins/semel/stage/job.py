@@ -169,7 +169,7 @@ def survivors_of(spec: Spec) -> pa.Schema:
 
 def output_columns(job: StageJob, split: Split, table: pa.Table) -> pa.Table:
     """A spilled table as the sink or the transforms see it."""
-    if not job.spec.sink.position_columns:
+    if not job.spec.sink.takes_positions:
         return table.drop_columns([OFFSET])
     source = pa.array(np.full(table.num_rows, split.claim.source_partition_id, np.int64))
     at = table.column_names.index(OFFSET)

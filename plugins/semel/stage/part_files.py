@@ -7,34 +7,46 @@ gives it its final name.
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel import limits
 from semel.declare.aggregate import RECORDS
-from semel.errors import LimitError
+from semel.declare.parts import FolderWindow
+from semel.errors import LimitError, TerminalError
 from semel.formats.output import NULL_FOLDER
 from semel.formats.table import sink_format
 from semel.model.manifest import Kind, StagedFile
 from semel.stage.combine import Combiner, records_of
-from semel.stage.job import StageJob
+from semel.stage.job import OFFSET_COLUMN, SOURCE_COLUMN, StageJob
 from semel.storage import Sealed
 
 PARTITION_FILES_PER_SPLIT_MAX = 4_096
-"""Folders for the rows of one split; beyond that, partition_by is refused as a wrong key."""
+"""Folders, times shards, for the rows of one split; beyond that, partition_by is refused as a wrong
+key."""
 
 LETTERS_HELD_BYTES = 64 << 20
 """Bytes of dead letters (Arrow) that a task holds before it writes a file."""
 
+YEAR = "^[0-9]{4}-"
+"""How the name of a window begins, so that names are in the order of time."""
+
+Place = tuple[str, int]
+"""A folder below the sink, and the shard in it."""
+
 
 class PartWriter:
-    """Collects the rows of one task. Writes one file per folder, or several when they grow large.
+    """Collects the rows of one task. Writes one file per folder and shard, or several when they
+    grow large.
 
     `folder` is the attempt's data folder. At most `held_bytes_max` bytes are held (by default, the
-    format's). TerminalError: the format cannot hold a value.
+    format's). With `shards` the rows have their positions, which are written if `positions` says
+    so. TerminalError: the format cannot hold a value, or a time's year has no four digits.
     """
 
     def __init__(
@@ -44,34 +56,41 @@ class PartWriter:
         tag: str,
         kind: Kind = Kind.DATA,
         format: str = "parquet",
-        partition_by: tuple[str, ...] = (),
+        partition_by: tuple[str | FolderWindow, ...] = (),
+        shards: int = 1,
+        positions: bool = True,
         held_bytes_max: int | None = None,
     ) -> None:
         self._folder = Path(folder)
         self._tag = tag
         self._kind = kind
         self._format = format
-        self._keys = list(partition_by)
+        self._by, self._shards = partition_by, shards
+        self._names = [one if isinstance(one, str) else one.name for one in partition_by]
+        self._left_out = [one for one in partition_by if isinstance(one, str)]
+        if not positions and shards > 1:
+            self._left_out += [SOURCE_COLUMN, OFFSET_COLUMN]
         self._held_bytes_max = held_bytes_max or sink_format(format).held_bytes_max
-        self._held: dict[str, list[pa.Table]] = defaultdict(list)
-        self._bytes: Counter[str] = Counter()
-        self._of_split: set[str] = set()
+        self._held: dict[Place, list[pa.Table]] = defaultdict(list)
+        self._bytes: Counter[Place] = Counter()
+        self._of_split: set[Place] = set()
         self._files: list[StagedFile] = []
 
     def write(self, table: pa.Table) -> None:
-        for folder, part in self._parts(table):
-            self._of_split.add(folder)
-            self._held[folder].append(part)
-            self._bytes[folder] += part.nbytes
-            if self._bytes[folder] > self._held_bytes_max:
-                self._flush(folder)
+        for place, part in self._parts(table):
+            self._of_split.add(place)
+            self._held[place].append(part)
+            self._bytes[place] += part.nbytes
+            if self._bytes[place] > self._held_bytes_max:
+                self._flush(place)
         if self._bytes.total() > self._held_bytes_max:
             self.close()
         if len(self._of_split) > PARTITION_FILES_PER_SPLIT_MAX:
+            shards = f", with {self._shards} shards each," if self._shards > 1 else ""
             raise LimitError(
-                f"sink.partition_by {self._keys} has more than "
+                f"sink.partition_by {self._names}{shards} has more than "
                 f"{PARTITION_FILES_PER_SPLIT_MAX} values in one split; choose columns with "
-                "fewer values"
+                "fewer values, longer windows or fewer shards"
             )
 
     def end_split(self) -> None:
@@ -83,53 +102,75 @@ class PartWriter:
 
     def close(self) -> tuple[StagedFile, ...]:
         """Write what is held, in folder order. Returns all files."""
-        for folder in sorted(self._held):
-            self._flush(folder)
+        for place in sorted(self._held):
+            self._flush(place)
         return tuple(self._files)
 
-    def _parts(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    def _parts(self, table: pa.Table) -> Iterator[tuple[Place, pa.Table]]:
+        """The rows of each place, in their order."""
         if not table.num_rows:
             return
-        if not self._keys:
-            yield "", table
+        folders, codes = [""], np.zeros(table.num_rows, np.int64)
+        if self._by:
+            names = [_names(table, one) for one in self._by]
+            encoded = pc.dictionary_encode(pc.binary_join_element_wise(*names, "/"))
+            folders = [self._path(label) for label in encoded.dictionary.to_pylist()]
+            codes = encoded.indices.to_numpy().astype(np.int64)
+        if self._shards > 1:
+            codes = codes * self._shards + _shards(table, self._shards)
+        rest = table.drop_columns(self._left_out)
+        found, counts = np.unique(codes, return_counts=True)
+        if len(found) == 1:
+            yield _place(folders, found[0], self._shards), rest
             return
-        names = [_folder_values(table.column(key)) for key in self._keys]
-        labels = pc.binary_join_element_wise(*names, "/")
-        rest = table.drop_columns(self._keys)
-        encoded = pc.dictionary_encode(labels)
-        for code, label in enumerate(encoded.dictionary.to_pylist()):
-            folder = "/".join(
-                f"{quote(key, safe='')}={value}"
-                for key, value in zip(self._keys, label.split("/"), strict=True)
-            )
-            if any(len(name) > limits.FILE_NAME_BYTES_MAX for name in folder.split("/")):
-                raise LimitError(
-                    f"sink.partition_by {self._keys}: a record's folder is longer than "
-                    f"{limits.FILE_NAME_BYTES_MAX} bytes; choose columns with shorter values"
-                )
-            yield folder, rest.filter(pc.equal(encoded.indices, code))
+        own_rows = np.split(np.argsort(codes, kind="stable"), np.cumsum(counts)[:-1])
+        rest = rest.combine_chunks()
+        for code, own in zip(found, own_rows, strict=True):
+            yield _place(folders, code, self._shards), rest.take(pa.array(own))
 
-    def _flush(self, folder: str) -> None:
-        held = self._held.pop(folder, [])
-        del self._bytes[folder]
+    def _path(self, label: str) -> str:
+        """The folder of rows whose values are joined in a label."""
+        folder = "/".join(
+            f"{quote(name, safe='')}={value}"
+            for name, value in zip(self._names, label.split("/"), strict=True)
+        )
+        if any(len(name) > limits.FILE_NAME_BYTES_MAX for name in folder.split("/")):
+            raise LimitError(
+                f"sink.partition_by {self._names}: a record's folder is longer than "
+                f"{limits.FILE_NAME_BYTES_MAX} bytes; choose columns with shorter values"
+            )
+        return folder
+
+    def _flush(self, place: Place) -> None:
+        held = self._held.pop(place, [])
+        del self._bytes[place]
         if not held:
             return
+        folder, shard = place
         table = pa.concat_tables(held)
         path = self._folder / f"{self._tag}-{uuid.uuid4().hex}"
-        self._files.append(write_table(path, table, self._kind, folder, self._format))
+        file = write_table(path, table, self._kind, folder, self._format)
+        self._files.append(replace(file, shard=shard))
 
 
 class TaskFiles:
     """The files that a task writes for all of its splits, so that a task that reads a thousand
     small files leaves few behind. Each appears with its first rows, and `close` ends them all.
 
-    `rows` of the output, or what it is to count; `decisions`: records that were dropped, with the reasons; `letters`:
-    records that were rejected.
+    `rows` of the output, or what it is to count; `decisions`: records that were dropped, with the
+    reasons; `letters`: records that were rejected.
     """
 
     def __init__(self, job: StageJob, tag: str) -> None:
         sink, folder = job.spec.sink, str(job.data_dir)
-        output = PartWriter(folder, format=sink.format, partition_by=sink.partition_by, tag=tag)
+        output = PartWriter(
+            folder,
+            format=sink.format,
+            partition_by=sink.partition_by,
+            shards=sink.shards,
+            positions=sink.position_columns,
+            tag=tag,
+        )
         decisions = PartWriter(folder, tag=f"{tag}-decisions", kind=Kind.DECISIONS)
         letters = PartWriter(
             folder,
@@ -170,6 +211,38 @@ def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: st
         checksum=file.checksum,
         stands_for=records_of(table) if partial else None,
     )
+
+
+def _names(table: pa.Table, one: str | FolderWindow) -> pa.Array:
+    """What each row's folder is named after a column, or after a window of time."""
+    if isinstance(one, str):
+        return _folder_values(table.column(one))
+    names = one.slices.names(pa.concat_arrays(table.column(one.of).chunks))
+    if not pc.all(pc.match_substring_regex(pc.unique(names), YEAR), min_count=0).as_py():
+        raise TerminalError(
+            f"sink.partition_by: the column {one.of!r} holds a time whose year has not four digits "
+            f"by the clock of {one.zone}, so that its folder {one.name!r} would not be in order; "
+            "let a transform give such a record another time, or none"
+        )
+    return pc.fill_null(names, NULL_FOLDER)
+
+
+# Keeps L8.
+def _shards(table: pa.Table, count: int) -> np.ndarray:
+    """The shard of each row, by its position alone: splitmix64's mix of both numbers."""
+    source, offset = (
+        pc.fill_null(table.column(name), 0).to_numpy().astype(np.uint64)
+        for name in (SOURCE_COLUMN, OFFSET_COLUMN)
+    )
+    x = offset + source * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((x ^ (x >> np.uint64(31))) % np.uint64(count)).astype(np.int64)
+
+
+def _place(folders: list[str], code: int, shards: int) -> Place:
+    folder, shard = divmod(int(code), shards)
+    return folders[folder], shard
 
 
 def _folder_values(column: pa.ChunkedArray) -> pa.Array:

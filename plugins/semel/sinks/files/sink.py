@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from semel.declare.context import Context
-from semel.formats.output import columns_in_files, dataset_of
+from semel.formats.output import columns_in_files, dataset_of, folder_texts
 from semel.model.manifest import Kind, StagedFile
 from semel.sinks import Old, Sink
 from semel.sinks.linked import Linked, Looks
@@ -42,8 +42,15 @@ class Folder(Linked, Sink):
 
     def target(self, batch_id: int, fence: int, part: int, file: StagedFile) -> str:
         """The file's final path."""
-        name = self._context.name
-        stem = self._context.declared.stem(name, batch=batch_id, part=part, fence=fence)
+        declared, texts = self._context.declared, folder_texts(file.folder)
+        stem = declared.stem(
+            self._context.name,
+            batch=batch_id,
+            part=part,
+            fence=fence,
+            shard=file.shard,
+            window=next((texts[one.name] for one in declared.windows), None),
+        )
         return str(self.root / file.folder / f"{stem}{file.suffix}")
 
     def rows(self, marker: "Published", *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002

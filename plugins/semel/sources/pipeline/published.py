@@ -153,8 +153,12 @@ class Place:
     def _output(self, plain: dict[str, Any]) -> Output:
         sink = plain["spec"]["sink"]
         columns = pa.schema([(name, arrow_type(text)) for name, text in plain["sink_schema"]])
+        folders = sink.get("partition_by", ())
+        windows = [one["name"] for one in folders if not isinstance(one, str)]
+        columns = pa.schema([*columns, *(pa.field(name, pa.string()) for name in windows)])
         if len({*columns.names}) < len(columns):
             raise ValueError("it has a column twice")
+        names = [one if isinstance(one, str) else one["name"] for one in folders]
         pipeline, batch = plain["pipeline"], plain["batch_id"]
         generation = whole({"generation": 1, **plain}, "generation")
         state = xxhash.xxh3_128(f"{pipeline} {batch} {generation}".encode())
@@ -167,7 +171,7 @@ class Place:
             if path.is_absolute() or ".." in path.parts or "\0" in file["path"]:
                 raise ValueError(f"it lists {file['path']!r}, which is not below its root")
             state.update(f"\n{file['checksum']} {file['records']} {path}".encode())
-            fixed = folder_values(columns, sink.get("partition_by", ()), file["path"])
+            fixed = folder_values(columns, names, file["path"])
             files.append(
                 OutputFile(
                     path=self.sink / path, first=first, records=whole(file, "records"),
