@@ -75,6 +75,9 @@ SINKS = {
     "jsonl": {"format": "jsonl"},
     "folders": {"partition_by": ["t", "d", "b"]},
     "jsonl folders": {"format": "jsonl", "partition_by": ["d", "i"]},
+    "windows": {
+        "partition_by": ["b", {"window": "1 minute", "of": "at", "name": "minute"}], "shards": 3,
+    },
 }
 
 

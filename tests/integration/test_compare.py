@@ -37,6 +37,7 @@ from semel.spark.engine import SparkEngine
 from semel.stage.job import Outcome, StageJob
 
 POSITIONS = {"position_columns": True}
+WINDOW = {"window": "1 hour", "of": "at", "name": "hour"}
 BUCKET = {"scope": "bucket", "horizon": "30 days"}
 LONG_AGO, FAR_AHEAD = (datetime(year, 1, 1, tzinfo=UTC) for year in (2000, 2100))
 
@@ -57,6 +58,8 @@ def land(bench: Workbench, ledger: Ledger, spec: Spec, batches: int = 4) -> None
         pytest.param({"sink": {"format": "jsonl"}}, "id", marks=pytest.mark.proof),
         pytest.param({"sink": {"format": "csv", **POSITIONS}}, "id", marks=pytest.mark.proof),
         ({"sink": {"partition_by": ["n"]}}, "id"),
+        ({"sink": {"partition_by": [WINDOW], "shards": 3}}, "id"),
+        ({"record_id": None, "sink": {"partition_by": [WINDOW], "shards": 3}}, "row"),
         ({"record_id": ["id", "n"], "dedup": {"shards": 3}}, "id"),
         pytest.param({"record_id": ["at", "id"]}, "id", marks=pytest.mark.proof),
         ({"record_time": "at", "dedup": BUCKET}, "id"),

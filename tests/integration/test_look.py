@@ -25,6 +25,12 @@ CASES = {
     "plain": {},
     "jsonl": {"sink": {"format": "jsonl"}},
     "partitioned": {"sink": {"partition_by": ["n"], "position_columns": True}},
+    "windows": {
+        "sink": {
+            "partition_by": [{"window": "1 day", "of": "at", "name": "day", "zone": "Asia/Tokyo"}],
+            "shards": 2,
+        }
+    },
     "position": {"record_id": None, "sink": {"position_columns": True}},
     "counts": {"record_id": None},
     "two columns": {"record_id": ["id", "at"]},

@@ -106,8 +106,7 @@ def test_the_days_on_which_a_clock_changes(bench: Workbench, ledger: Ledger, for
 
 
 def test_weeks_of_days(bench: Workbench, ledger: Ledger) -> None:
-    """A date is a day by any clock; beside its own folder, too, and in a format that has it as text.
-    """
+    """A date is a day by any clock; beside its own folder, too, and where it is text in files."""
     schema = {"id": "string", "day": "date"}
     days = ["2024-02-28", "2024-03-03", "2024-03-04", None, "0001-01-01", "9999-12-31"]
     bench.write("in/a.jsonl", ({"id": str(n), "day": d} for n, d in enumerate(days)))
@@ -177,6 +176,10 @@ def test_a_file_in_another_windows_folder_is_found(
         marker.write_text(text)
         moved.rename(path)
     settled(spec)
+    content = json.loads(text)
+    content["sink_schema"] = [pair for pair in content["sink_schema"] if pair[0] != "at"]
+    marker.write_text(json.dumps(content))
+    assert "files" in broken(spec)
 
 
 SHARDS = {

@@ -40,7 +40,7 @@ from semel.clients.duck import Engine, zoneless
 from semel.declare.parts import FolderWindow, Scope
 from semel.declare.wording import count, those
 from semel.errors import CorruptionError, TerminalError, first_line
-from semel.formats.output import NULL_FOLDER, columns_in_files, rows_of
+from semel.formats.output import NULL_FOLDER, columns_for_readers, columns_in_files, rows_of
 from semel.formats.pieces import gathered, pieces
 from semel.model.batch import OF_THE_OUTPUT, Counts, repeats_of, runs
 from semel.model.manifest import Kind, MarkedFile
@@ -290,8 +290,8 @@ class _Audit:
             except TerminalError as error:
                 self._unreadable(marker, sink.address, error)
             return
-        windows = marker.spec.sink.windows
-        more = [name for one in windows for name in (one.of, one.name)]
+        windows, there = marker.spec.sink.windows, columns_for_readers(marker).names
+        more = [name for one in windows for name in (one.of, one.name) if name in there]
         for file in marker.of_kind(Kind.DATA):
             astray: dict[str, int] = Counter()
             try:
@@ -474,6 +474,8 @@ class _Audit:
 
 def _astray(window: FolderWindow, rows: pa.Table) -> int:
     """How many rows are of another window than the folder that they lie in."""
+    if window.of not in rows.column_names:  # By no column that its marker has.
+        return rows.num_rows
     times = rows.column(window.of).combine_chunks()
     if pa.types.is_string(times.type):  # A day, in JSON Lines.
         times = times.cast(pa.date32())
