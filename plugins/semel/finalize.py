@@ -8,21 +8,26 @@ staged names go.
 
 import json
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
+import sqlalchemy as sa
 import xxhash
 
 from semel import failpoints
 from semel.archive import layout, owned, provenance, write_marker
+from semel.declare.parts import Select
 from semel.errors import AGAIN, ANEW, CorruptionError, RetryableError, StateError
-from semel.ledger import Ledger, Row, row, rows
+from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.ledger.batches import opened
 from semel.model.arrow import arrow_type
 from semel.model.batch import Batch, BatchStatus, Claim, Counts, Pipeline
 from semel.model.manifest import Kind, ManifestFile
+from semel.model.times import Times
 from semel.pipeline.opening import acknowledge_stored, open_stored
 from semel.pipeline.spec import Spec
+from semel.plan import covered, event_time
 from semel.sinks import Act, Sink, Won, judge
 from semel.sinks.linked import Linked, Looks
 from semel.sources import Settled
@@ -94,6 +99,9 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         replays = batch.replays is not None
         before = rows(connection, "replay", "generations", **values) if replays else []
         known = owned.known_batches(connection, pipeline)
+        stored = Spec.from_json(batch.spec)
+        times = event_time.times(connection, stored, batch)
+        complete = _complete(connection, stored, won) if stored.aggregate else ()
     counts = Counts.from_row(won)
     root = Path(pipeline.archive_path)
     marker = layout.marker(root, batch.root)
@@ -109,9 +117,9 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     if batch.status is BatchStatus.FINALIZED:
         return done
     looks = Looks()
-    sink = open_stored(Spec.from_json(batch.spec), spec, pipeline.sink_address, looks)
+    sink = open_stored(stored, spec, pipeline.sink_address, looks)
     failpoints.point("finalize.before_publish")
-    output = _won(spec, pipeline, batch, won, files, before)
+    output = replace(_won(spec, pipeline, batch, won, files, before), complete=complete)
     refused = layout.kept(root, Kind.REFUSED, batch_id, len(files) + 1)
     with sink:
         staged = layout.attempt(root, batch_id, won["fence"]) / "data"
@@ -122,7 +130,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         publish(sink, Linked(root, looks), output, files, looks)
         count = sink.refused(output)
     failpoints.point("finalize.after_publish")
-    content = write_marker.content(spec, pipeline, batch, won, counts, files)
+    content = write_marker.content(spec, pipeline, batch, won, counts, files, times)
     if count:
         content["files"].append(write_marker.listed(refused, root, Kind.REFUSED, count))
     else:
@@ -135,7 +143,14 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         write_marker.replace(root, batch, won, content, before, claims)
     failpoints.point("finalize.after_mark")
     with ledger.transaction() as connection:
+        timed = bool(times) and event_time.is_timed(stored)
+        if timed or won["covers"] is not None:
+            pipelines.lock(connection, pipeline)
         changed = row(connection, "finalize", "finalize_batch", batch_id=batch_id)
+        if changed and won["covers"] is not None:
+            covered.add(connection, pipeline.pipeline_id, Times.from_ledger(won["covers"]))
+        if changed and timed:
+            event_time.take_in(connection, stored, batch)
         now = changed or row(connection, "finalize", "batch_status", batch_id=batch_id)
         failpoints.point("finalize.before_finalized")
     failpoints.point("finalize.after_finalized")
@@ -158,6 +173,17 @@ def _acknowledge(ledger: Ledger, spec: Spec, batch: Batch) -> str | None:
     found = ledger.rows("partitions", "finalized", batch_id=batch.batch_id)
     settled = [Settled(**r) for r in found]
     return acknowledge_stored(stored, spec, settled) if settled else None
+
+
+def _complete(
+    connection: sa.Connection, spec: Spec, won: Row
+) -> tuple[tuple[datetime | None, datetime], ...]:
+    """What is complete once a batch is finalized: of event time, as it is before."""
+    found = row(connection, "completeness", "pipeline", name=spec.name)
+    if spec.source.select is Select.ARRIVAL:
+        return ((None, found["event_time"]),) if found["event_time"] else ()
+    sets = (found["covered"], won["covers"] or ())
+    return Times.of(span for one in sets for span in Times.from_ledger(one).ranges).ranges
 
 
 def _won(

@@ -18,11 +18,14 @@ import pyarrow.compute as pc
 from semel.archive import layout
 from semel.archive.marker import Marker, markers
 from semel.clients.duck import zoneless
-from semel.declare.aggregate import FINAL, START
+from semel.declare.aggregate import END, FINAL, START
+from semel.declare.parts import Select
 from semel.errors import TerminalError
 from semel.formats.merged import merge_query, windows_of
 from semel.formats.output import columns_for_readers, dataset_of
+from semel.model.complete import Completeness
 from semel.model.manifest import Kind
+from semel.model.times import Times
 from semel.model.windows import UTC_TIME
 from semel.sinks.spec import archive_of
 
@@ -82,8 +85,9 @@ def windows(
     `since` or later, and before `until`.
 
     window_start and window_end (UTC); the keys, null where a row is of a level without them; the
-    columns; `final`: the window is complete (docs/windows.md); `_semel_level`: the item of
-    aggregate.by. TerminalError: as `dataset`; or the pipeline counts nothing.
+    columns; `final`: whether the window is complete (docs/windows.md), null where markers do not
+    tell it, of a topic; `_semel_level`: the item of aggregate.by. TerminalError: as `dataset`; or
+    the pipeline counts nothing.
     """
     import duckdb
 
@@ -102,10 +106,24 @@ def windows(
     for wanted, compare in ((since, pc.greater_equal), (until, pc.less)):
         if wanted is not None:
             of = of.filter(compare(of.column(START), pa.scalar(wanted, UTC_TIME)))
-    final = pa.array([False] * of.num_rows, pa.bool_())
+    ends = zip(of.column(START).to_pylist(), of.column(END).to_pylist(), strict=True)
+    known = _completeness(found)
+    final = pa.array([known and known.complete(*each) for each in ends], pa.bool_())
     with duckdb.connect() as connection:
         connection.register("parts", zoneless(rows))
         connection.register("windows", zoneless(of.append_column(FINAL, final)))
         query = merge_query(spec.aggregate, parts="parts", windows="windows")
         made = connection.sql(f"{query} ORDER BY ALL").to_arrow_table()
     return made
+
+
+def _completeness(found: list[Marker]) -> Completeness | None:
+    """What is complete of a pipeline, by its markers. None: they do not tell it."""
+    spec = found[-1].spec
+    if spec.source.select is Select.INTERVAL:
+        covered = Times.of(span for marker in found for span in marker.covers.ranges)
+        return Completeness(covered=covered, delay=spec.window.delay)
+    if spec.source.streams:
+        return None
+    last = [min(end, m.batch_time) for m in found for _, end in m.times.values()]
+    return Completeness(event_time=max(last, default=None), delay=spec.window.delay)

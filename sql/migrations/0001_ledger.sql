@@ -28,6 +28,10 @@ CREATE TABLE semel.pipeline (
     forgotten         int8multirange NOT NULL DEFAULT '{}',
     -- The first commit that is exactly once: repeats may be there before. Null: it is at least once.
     exact_from        bigint DEFAULT 1 CHECK (exact_from BETWEEN 1 AND commit_seq + 1),
+    -- With select: interval: the time that plans have looked at, all of which is finalized.
+    covered           tstzmultirange NOT NULL DEFAULT '{}',
+    -- With select: arrival: how far its records have come in their own time. Null: not known.
+    event_time        timestamptz,
     CONSTRAINT pipeline_name_unique UNIQUE (name),
     -- This prevents a renamed pipeline from writing all of its records a second time beside the first.
     -- Keeps P12.
@@ -65,6 +69,11 @@ CREATE TABLE semel.source_partition (
     -- Nothing before it is free, nor can become so: what a plan looks at does not grow with the
     -- claims that a partition ever had.
     floor             bigint NOT NULL DEFAULT 0 CHECK (floor >= 0),
+    -- Of a stream: all before it is finalized or lost, the greatest record time in there, and when
+    -- it moved last.
+    finalized_to      bigint NOT NULL DEFAULT 0 CHECK (finalized_to >= 0),
+    event_time        timestamptz,
+    moved_at          timestamptz,
     -- This prevents two open generations of one name: the same records would be read under both.
     -- Deferred, because a log rotation moves several files in one transaction.
     -- Keeps P9.
@@ -126,6 +135,11 @@ CREATE TABLE semel.batch (
     -- An admission judges dead letters of another batch again: those that its last admission left.
     admits            bigint REFERENCES semel.batch,
     admission         int CHECK (admission >= 1),
+    -- With select: interval: the time of which all is finalized with it. Null: of none.
+    covers            tstzmultirange,
+    -- With select: arrival: from where to where it moved the event time, if it did.
+    passed_from       timestamptz,
+    passed_to         timestamptz,
     -- This prevents two batches from taking the same place in the order of commits.
     CONSTRAINT batch_commit_seq_unique UNIQUE (pipeline_id, commit_seq),
     CONSTRAINT batch_committed_whole CHECK (
@@ -139,6 +153,12 @@ CREATE TABLE semel.batch (
         AND (files_removed_at IS NULL OR replaced_by IS NOT NULL)),
     CONSTRAINT batch_admission_whole CHECK (
         (admits IS NULL) = (admission IS NULL) AND (admits IS NULL OR replays IS NULL)),
+    -- This prevents a replay or an admission, which look at no source, from covering time.
+    -- Keeps W1.
+    CONSTRAINT batch_covers_planned CHECK (
+        covers IS NULL OR (interval_start IS NOT NULL AND replays IS NULL AND admits IS NULL)),
+    CONSTRAINT batch_passed_whole CHECK (
+        (passed_from IS NULL) = (passed_to IS NULL) AND passed_from <= passed_to),
     CONSTRAINT batch_finalized_whole CHECK ((status = 'finalized') = (finalized_at IS NOT NULL)),
     CONSTRAINT batch_interval_whole CHECK (
         (interval_start IS NULL) = (interval_end IS NULL) AND interval_start < interval_end)
@@ -172,7 +192,12 @@ CREATE TABLE semel.claim (
     span              int8range NOT NULL,
     -- What recognises what was read up to its end: its partition's own when the claims behind it go.
     evidence          jsonb NOT NULL DEFAULT '{}',
+    -- Of the records that were read of it, where windows are declared.
+    time_min          timestamptz,
+    time_max          timestamptz,
     PRIMARY KEY (batch_id, ordinal),
+    CONSTRAINT claim_times_whole CHECK (
+        (time_min IS NULL) = (time_max IS NULL) AND time_min <= time_max),
     -- This prevents a position from being claimed twice, whatever our own code does.
     -- Keeps P3.
     CONSTRAINT claim_disjoint EXCLUDE USING gist (source_partition_id WITH =, span WITH &&),

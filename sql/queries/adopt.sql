@@ -31,12 +31,13 @@ SELECT setval(pg_get_serial_sequence('semel.batch', 'batch_id'),
 -- name: insert_pipeline
 INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, bucket_seconds,
                             commit_seq, batch_time_last, forgotten, sink_schema, exact_from,
-                            created_at)
+                            created_at, covered)
 VALUES (:name, :sink_address, :archive_path, :identity, :shards, :bucket_seconds, :commit_seq,
         COALESCE(:batch_time_last, CAST('1970-01-01 00:00:00+00' AS timestamptz)),
         CAST(:forgotten AS int8multirange), :sink_schema, :exact_from,
         -- By it the notes in its target are its own.
-        COALESCE(CAST(:created_at AS timestamptz), clock_timestamp()))
+        COALESCE(CAST(:created_at AS timestamptz), clock_timestamp()),
+        CAST(:covered AS tstzmultirange))
 ON CONFLICT DO NOTHING
 RETURNING pipeline_id;
 
@@ -59,19 +60,20 @@ FROM jsonb_to_recordset(CAST(:partitions AS jsonb))
 INSERT INTO semel.batch
     (batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest, split_bytes,
      interval_start, interval_end, commit_seq, batch_time, planned_at, seen_at, committed_at,
-     finalized_at, replays, generation, judged_by, admits, admission)
+     finalized_at, replays, generation, judged_by, admits, admission, covers)
 OVERRIDING SYSTEM VALUE
 SELECT b.batch_id, :pipeline_id, b.request_key, b.ordinal, 'finalized', b.spec,
        b.spec_digest, :split_bytes, b.interval_start, b.interval_end, b.commit_seq, b.batch_time,
        b.committed_at, b.committed_at, b.committed_at,
        -- When a replay was finalized nobody knows: what it replaced may be read still.
        CASE WHEN b.replays IS NULL THEN b.committed_at ELSE clock_timestamp() END,
-       b.replays, b.generation, b.judged_by, b.admits, b.admission
+       b.replays, b.generation, b.judged_by, b.admits, b.admission,
+       b.covers
 FROM jsonb_to_recordset(CAST(:batches AS jsonb))
          AS b (batch_id bigint, request_key text, ordinal int, spec jsonb, spec_digest text,
                interval_start timestamptz, interval_end timestamptz, commit_seq bigint,
                batch_time timestamptz, committed_at timestamptz, replays bigint, generation int,
-               judged_by bigint, admits bigint, admission int);
+               judged_by bigint, admits bigint, admission int, covers tstzmultirange);
 
 -- name: replaced
 -- Collect removes what is left of their files.
@@ -94,11 +96,12 @@ JOIN semel.pipeline AS p USING (pipeline_id)
 LEFT JOIN semel.batch AS r ON r.batch_id = b.replays;
 
 -- name: insert_claims
-INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, evidence)
-SELECT c.batch_id, c.ordinal, c.source_partition_id, int8range(c.start, c."end"), c.evidence
+INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, evidence, time_min, time_max)
+SELECT c.batch_id, c.ordinal, c.source_partition_id, int8range(c.start, c."end"), c.evidence,
+       c.time_min, c.time_max
 FROM jsonb_to_recordset(CAST(:claims AS jsonb))
          AS c (batch_id bigint, ordinal int, source_partition_id bigint, start bigint, "end" bigint,
-               evidence jsonb);
+               evidence jsonb, time_min timestamptz, time_max timestamptz);
 
 -- name: insert_files
 -- The staged names are gone; nobody asks for those of a finalized batch.

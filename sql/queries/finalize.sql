@@ -1,10 +1,11 @@
 -- finalize: give the winner's files their final names.
 
 -- name: won
-SELECT attempt_id, batch_id, fence, status, snapshot_seq, buckets, input_digest, sink_schema,
-       {<count>}, ended_at
-FROM semel.attempt
-WHERE batch_id = :batch_id AND status = 'won';
+SELECT a.attempt_id, a.batch_id, a.fence, a.status, a.snapshot_seq, a.buckets, a.input_digest,
+       a.sink_schema, {a.<count>}, a.ended_at, b.covers
+FROM semel.attempt AS a
+JOIN semel.batch AS b USING (batch_id)
+WHERE a.batch_id = :batch_id AND a.status = 'won';
 
 -- name: manifest
 SELECT kind, staged_path, final_path, records, bytes, checksum
@@ -17,6 +18,95 @@ UPDATE semel.batch
 SET status = 'finalized', finalized_at = clock_timestamp()
 WHERE batch_id = :batch_id AND status = 'committed'
 RETURNING status;
+
+-- name: times
+-- The first and the last record time of what a batch has claimed: of each partition that is a stream,
+-- or of all.
+SELECT CASE WHEN CAST(:streams AS boolean) THEN source_partition_id END AS source_partition_id,
+       min(time_min) AS time_min, max(time_max) AS time_max
+FROM semel.claim
+WHERE batch_id = :batch_id AND time_max IS NOT NULL
+GROUP BY 1
+ORDER BY 1;
+
+-- name: advance
+-- Of the partitions that a batch has claimed, or of all: up to where all is finalized or lost, and the
+-- greatest record time before that. No record is of a time behind its commit.
+WITH ends AS (
+    SELECT p.source_partition_id, LEAST(lower(first.span),
+               (SELECT min(lower(c.span)) FROM semel.claim AS c
+                JOIN semel.batch AS b USING (batch_id)
+                WHERE b.pipeline_id = p.pipeline_id AND b.status IN ('planned', 'committed')
+                  AND c.source_partition_id = p.source_partition_id)) AS "end"
+    FROM semel.source_partition AS p
+    CROSS JOIN LATERAL (
+        SELECT unnest(int8multirange(int8range(p.floor, NULL)) - range_agg(taken.span)) AS span
+        FROM (SELECT c.span FROM semel.claim AS c
+              WHERE c.source_partition_id = p.source_partition_id
+                AND c.span && int8range(p.floor, NULL)
+              UNION ALL
+              SELECT l.span FROM semel.loss AS l
+              WHERE l.source_partition_id = p.source_partition_id
+                AND l.span && int8range(p.floor, NULL)) AS taken
+        ORDER BY 1 LIMIT 1) AS first
+    WHERE p.pipeline_id = :pipeline_id
+      AND (CAST(:batch_id AS bigint) IS NULL
+           OR p.source_partition_id IN (SELECT c.source_partition_id FROM semel.claim AS c
+                                        WHERE c.batch_id = :batch_id))
+)
+UPDATE semel.source_partition AS p
+SET finalized_to = e."end", moved_at = clock_timestamp(),
+    event_time = GREATEST(p.event_time, (
+        SELECT max(LEAST(c.time_max, b.batch_time)) FILTER (WHERE c.time_max IS NOT NULL)
+        FROM semel.claim AS c
+        JOIN semel.batch AS b USING (batch_id)
+        WHERE c.source_partition_id = p.source_partition_id
+          AND c.span && int8range(p.finalized_to, e."end")))
+FROM ends AS e
+WHERE p.source_partition_id = e.source_partition_id AND e."end" > p.finalized_to;
+
+-- name: event_time_of_streams
+-- Keeps W4, W5.
+-- The least of those that have a backlog, or moved lately.
+UPDATE semel.pipeline AS l
+SET event_time = GREATEST(l.event_time, (
+    SELECT CASE WHEN NOT bool_or(p.event_time IS NULL AND p.finalized_to < p.seen)
+                THEN min(p.event_time) END
+    FROM semel.source_partition AS p
+    WHERE p.pipeline_id = l.pipeline_id AND p.retired_at IS NULL AND p.closed_at IS NULL
+      AND (p.finalized_to < p.seen
+           OR p.moved_at > clock_timestamp() - make_interval(secs => :idle_seconds))))
+WHERE l.pipeline_id = :pipeline_id;
+
+-- name: event_time_of_files
+-- Keeps W4.
+-- Of one batch, or of all.
+UPDATE semel.pipeline AS l
+SET event_time = GREATEST(l.event_time, (
+    SELECT max(LEAST(c.time_max, b.batch_time)) FILTER (WHERE c.time_max IS NOT NULL)
+    FROM semel.claim AS c
+    JOIN semel.batch AS b USING (batch_id)
+    WHERE b.batch_id = :batch_id
+       OR CAST(:batch_id AS bigint) IS NULL AND b.pipeline_id = l.pipeline_id))
+WHERE l.pipeline_id = :pipeline_id;
+
+-- name: passed
+-- What a batch has moved the event time by: at first from the first of its own times.
+WITH own AS (
+    SELECT b.batch_id, p.event_time AS "to", LEAST(p.event_time, COALESCE(
+               CAST(:before AS timestamptz),
+               (SELECT min(c.time_min) FROM semel.claim AS c WHERE c.batch_id = b.batch_id)))
+           AS "from"
+    FROM semel.batch AS b
+    JOIN semel.pipeline AS p USING (pipeline_id)
+    WHERE b.batch_id = :batch_id
+)
+UPDATE semel.batch AS b SET passed_from = own."from", passed_to = own."to"
+FROM own
+WHERE b.batch_id = own.batch_id AND own."to" IS DISTINCT FROM CAST(:before AS timestamptz);
+
+-- name: event_time
+SELECT event_time FROM semel.pipeline WHERE pipeline_id = :pipeline_id;
 
 -- name: batch_status
 SELECT status FROM semel.batch WHERE batch_id = :batch_id;

@@ -18,9 +18,9 @@ WITH touched AS (
     WHERE pipeline_id = :pipeline_id
 ), b AS (
     INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes,
-                             interval_start, interval_end)
+                             interval_start, interval_end, covers)
     VALUES (:pipeline_id, :request_key, :ordinal, CAST(:spec AS jsonb), :spec_digest, :split_bytes,
-            :interval_start, :interval_end)
+            :interval_start, :interval_end, CAST(:covers AS tstzmultirange))
     RETURNING batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest, split_bytes,
               interval_start, interval_end, commit_seq, batch_time, replays, generation, admits,
               admission, batch_id AS judged_by
@@ -33,6 +33,33 @@ WITH touched AS (
                    evidence jsonb)
 )
 SELECT * FROM b;
+
+-- name: now
+SELECT clock_timestamp() AS now;
+
+-- name: covers
+-- Keeps W2.
+-- Of a time that was looked at: what no open batch may have claimed some of. One without an interval
+-- may have claimed of any.
+WITH looked AS (
+    SELECT tstzmultirange(tstzrange(CAST(:start AS timestamptz),
+                                    CAST(:end AS timestamptz)))
+           - COALESCE(range_agg(tstzrange(
+                 b.interval_start - make_interval(secs => CAST(extract(
+                     epoch FROM CAST(b.spec #>> '{source,lookback}' AS interval)) AS float8)),
+                 b.interval_end)), '{}') AS covers
+    FROM semel.batch AS b
+    WHERE b.pipeline_id = :pipeline_id AND b.status IN ('planned', 'committed')
+      AND b.replays IS NULL AND b.admits IS NULL
+)
+SELECT l.covers, NOT p.covered @> l.covers AS is_new
+FROM looked AS l, semel.pipeline AS p
+WHERE p.pipeline_id = :pipeline_id;
+
+-- name: cover
+-- Keeps W1.
+UPDATE semel.pipeline SET covered = covered + CAST(:covers AS tstzmultirange)
+WHERE pipeline_id = :pipeline_id;
 
 -- name: claims
 -- What a batch reads. Materialized, so that also before its tables are analysed Postgres begins with

@@ -46,7 +46,7 @@ WHERE b.batch_id = :batch_id;
 
 -- name: seal
 -- Keeps S11.
--- With its manifest.
+-- With its manifest, and the record times of its claims, which each attempt finds alike.
 WITH sealed AS (
     UPDATE semel.attempt
     SET status = 'staged', staged_at = clock_timestamp(),
@@ -63,6 +63,11 @@ WITH sealed AS (
     CROSS JOIN jsonb_to_recordset(CAST(:files AS jsonb))
              AS f (ordinal int, kind text, staged_path text, final_path text, records bigint,
                    bytes bigint, checksum text)
+), timed AS (
+    UPDATE semel.claim AS c SET time_min = t.time_min, time_max = t.time_max
+    FROM sealed, jsonb_to_recordset(CAST(:times AS jsonb))
+                     AS t (ordinal int, time_min timestamptz, time_max timestamptz)
+    WHERE c.batch_id = sealed.batch_id AND c.ordinal = t.ordinal
 )
 SELECT attempt_id FROM sealed;
 

@@ -299,6 +299,26 @@ OF_SECONDS: dict[str, Removal] = {
     # Commit also counts what was late for the attempt already.
     "commit looks at what was forgotten since":
         sql("commit.lock_attempt", "(p.forgotten - a.forgotten)", "p.forgotten"),
+    "a batch covers when it is finalized":
+        code("plan:_write", "if batch is None:  # Otherwise", new="if True:  # Otherwise"),
+    "what is refused is not covered":
+        code("plan.covered:sees_all", "item.when is None or in_window(item.when, request.window)"),
+    "what waits for its end is not covered":
+        code("plan.covered:sees_all", "offer.end < offer.ahead"),
+    "what an open batch may have is not covered by others":
+        sql("plan.covers", "b.status IN ('planned', 'committed')", "false"),
+    "time to come is not covered":
+        code("plan.covered:covers", "min(end, request.looked_at)", new="end"),
+    "adopt covers again":
+        code("repair.adopt:_write", "batch.first.covers.ranges", new="()"),
+    "no record time is behind its commit":
+        sql("finalize.event_time_of_files", "LEAST(c.time_max, b.batch_time)", "c.time_max"),
+    "event time never goes back":
+        sql("finalize.event_time_of_streams", "GREATEST(l.event_time, (", "GREATEST(NULL, ("),
+    "a stream ends before what is not finalized":
+        sql("finalize.advance", "b.status IN ('planned', 'committed')", "false"),
+    "a stream with a backlog is not idle":
+        sql("finalize.event_time_of_streams", "AND (p.finalized_to < p.seen\n           OR", "AND ("),
     "buckets forgotten before a run is retired": all_of(
         gives("collect:forget_expired"),
         sql("catalog.retire_expired", "buckets IS NULL", "true"),

@@ -5,6 +5,7 @@ import random
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import psycopg
@@ -72,6 +73,15 @@ def expected(records: list[dict], *, hours: int = 1, zone: str = "Europe/Berlin"
     }  # fmt: skip
 
 
+def finals(spec: Spec, warehouse: Warehouse | None = None) -> dict[datetime, bool]:
+    """Whether each window is final."""
+    if warehouse is None:
+        rows = reader.windows(spec.sink_path()).select(["window_start", "final"]).to_pylist()
+        return {in_utc(row["window_start"]): row["final"] for row in rows}
+    rows = warehouse.run(f"SELECT window_start, final FROM {spec.sink.table}")
+    return {in_utc(start): final for start, final in rows}
+
+
 def in_utc(time: datetime) -> datetime:
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
@@ -110,6 +120,42 @@ def test_the_rows_of_a_window(
     assert found == expected(clicks(0, 110), hours=3 if window else 1)
     proven(spec)
     assert audit(spec).proved_by == "windows, counted again"
+
+
+@pytest.mark.parametrize("kind", ["files", "postgres"])
+def test_final(bench: Workbench, ledger: Ledger, table: Warehouse, kind: str) -> None:
+    """A window is final when its time and the delay behind it are finalized: Monday failed, so it is
+    not, and Tuesday is. A late file changes a row that is final, and it stays so.
+    """
+    sink = {"sink": TABLE} if kind == "postgres" else {}
+    source = {"schema": SCHEMA, "path": "in/*.jsonl", "select": "interval"}
+    source["interval_from"] = "%Y%m%dT%H.jsonl"
+    window = {"size": "1 day", "delay": "6 hours"}
+    spec = counting(bench, schedule="@daily", source=source, window=window, **sink)
+    days = [datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 6)]
+    for at, (start, end) in enumerate(pairwise(days)):
+        records = [{**c, "at": start.isoformat()} for c in clicks(at * 10, at * 10 + 10)]
+        bench.write(f"in/{start:%Y%m%dT%H}.jsonl", records)
+        if at != 1:
+            run(ledger, spec, f"r{at}", (start, end))
+    seen = table if sink else None
+    assert finals(spec, seen) == {days[0]: False, days[2]: True, days[3]: False}
+    run(ledger, spec, "r1", (days[1], days[2]))
+    whole = {days[0]: True, days[1]: True, days[2]: True, days[3]: False}
+    assert finals(spec, seen) == whole
+    bench.write("in/20240102T05.jsonl", [{**c, "at": days[1].isoformat()} for c in clicks(90, 99)])
+    run(ledger, spec, "late", (days[1], days[2]))
+    assert finals(spec, seen) == whole
+    proven(spec)
+
+
+def test_final_by_event_time(bench: Workbench, ledger: Ledger) -> None:
+    """Of what arrives, the greatest record time that is finalized tells it."""
+    spec = counting(bench, window={"size": "1 hour"})
+    bench.write("in/a.jsonl", clicks(0, 20))
+    run(ledger, spec, "r1")
+    found = finals(spec)
+    assert found == {start: start != max(found) for start in found} and len(found) == 4
 
 
 # Attacks AG3.

@@ -44,7 +44,7 @@ ASKED = {
         "close", "account", "update", "insert", "restore",
     ),
     "pipelines": ("move_sink",),
-    "plan": ("latest_batch", "claims"),
+    "plan": ("latest_batch", "claims", "covers"),
     "stage": (
         "staged", "begin_attempt", "sign_of_life", "attempt_status", "seal", "other_digest", "lose",
     ),
@@ -61,7 +61,7 @@ _TIMES = {"expires_at", "batch_time", "since", "until"}
 _CASTS = {
     "bigint[]": [1, 2], "int[]": [1, 2], "text[]": ["x", "y"], "jsonb": "[]", "text": "x",
     "timestamptz[]": ["2026-01-01T00:00:00Z"], "timestamptz": "2026-01-01T00:00:00Z",
-    "int8multirange": "{[0,5)}",
+    "int8multirange": "{[0,5)}", "tstzmultirange": "{}",
 }  # fmt: skip
 
 

@@ -78,7 +78,7 @@ PAGES = (PROTOCOL, FILES, CHAIN, POSTGRES, KAFKA, QUEUES, BIGQUERY, AGGREGATES)
 letters.
 """
 
-RULE = re.compile(r"\b(?:PG|RP|KS|KP|CH|BQ|AG|[PSCFGALRDHQ])[1-9][0-9]?\b")
+RULE = re.compile(r"\b(?:PG|RP|KS|KP|CH|BQ|AG|[PSCFGALRDHQW])[1-9][0-9]?\b")
 
 
 def rules() -> list[str]:

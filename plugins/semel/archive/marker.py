@@ -22,6 +22,7 @@ from semel.model.batch import Claim, Counts
 from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, MarkedFile
 from semel.model.plain import parsed
+from semel.model.times import Times
 from semel.pipeline.spec import Spec
 from semel.sinks.spec import archive_of
 from semel.storage import checksum
@@ -52,7 +53,8 @@ class Marker:
     `sink` is the output folder as the caller named it; None if the output is not a folder.
     `address` is the sink's address when the marker was written. `sink_columns` has names and Arrow
     types as the marker writes them, `sink_schema` as types. docs/protocol.md explains `generation`,
-    `replay`, `admits`, `code`, `code_digest`, `parser_rules`, `buckets` and `exact_from`. `files`
+    `replay`, `admits`, `code`, `code_digest`, `parser_rules`, `buckets`, `covers`, `times` and
+    `exact_from`. `files`
     has the ids files, too, that exact gave to a batch that was at least once, if it was `taught`.
     """
 
@@ -82,6 +84,8 @@ class Marker:
     code_digest: str | None
     parser_rules: int
     buckets: Buckets | None
+    covers: Times
+    times: dict[int | None, tuple[datetime, datetime]]
     exact_from: int | None
     taught: bool = False
 
@@ -259,6 +263,8 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         code_digest=plain.get("code_digest"),
         parser_rules=int(plain.get("parser_rules", 1)),
         buckets=Buckets.of_ranges(plain["buckets"]) if "buckets" in plain else None,
+        covers=Times.from_plain(plain.get("covers", ())),
+        times=dict(map(_time, plain.get("times", ()))),
         exact_from=plain.get("exact_from", spec.exact_from),
     )
     if spec.record_id and not marker.exact and (taught := _taught(marker)) is not None:
@@ -295,6 +301,15 @@ def _taught(marker: Marker) -> tuple[MarkedFile, ...] | None:
         return files if own and sum(file.records for file in files) == listed["ids"] else None
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
+
+
+def _time(plain: list[Any]) -> tuple[int | None, tuple[datetime, datetime]]:
+    """The first and the last record time of a source partition, or of all. ValueError."""
+    partition, first, last = plain
+    times = datetime.fromisoformat(first), datetime.fromisoformat(last)
+    if times[0] > times[1]:
+        raise ValueError(f"its record times are {first} to {last}")
+    return None if partition is None else int(partition), times
 
 
 def _file(plain: dict[str, Any]) -> MarkedFile:

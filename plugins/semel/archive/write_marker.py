@@ -29,6 +29,7 @@ from semel.model.batch import Attempt, Batch, Claim, Counts, Pipeline
 from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, ManifestFile
 from semel.model.plain import parsed
+from semel.model.times import Times
 from semel.pipeline.spec import Spec
 from semel.storage import (
     Sealed,
@@ -42,6 +43,8 @@ from semel.storage import (
 CLAIMS_IN_MARKER_MAX = 16
 """Claims listed in a marker itself, 5 KB; more go to a Parquet file beside it. A file for every
 batch would cost small batches two more fsyncs, and readers of their claims an open."""
+
+ENDS = "time_min", "time_max"
 
 _ROUNDS_MAX = 8  # A paused process writes one file there, and then fails.
 _OF_OUTPUT = (
@@ -62,6 +65,7 @@ def content(
     won: Row,
     counts: Counts,
     files: list[ManifestFile],
+    times: list[Row],
 ) -> dict[str, Any]:
     """The success marker without its claims. With the files it lists, readers need nothing else."""
     attempt = Attempt.from_row(won)
@@ -86,6 +90,8 @@ def content(
         "counts": asdict(counts),
         **_admits(batch),
         **({"exact_from": pipeline.exact_from} if (pipeline.exact_from or 1) > 1 else {}),
+        **_times(times),
+        **_covers(None if won["covers"] is None else Times.from_ledger(won["covers"])),
         **_buckets(None if won["buckets"] is None else Buckets.from_ledger(won["buckets"])),
         "files": [
             {
@@ -109,6 +115,18 @@ def _admits(batch: Batch) -> dict[str, Any]:
 
 def _buckets(buckets: Buckets | None) -> dict[str, Any]:
     return {} if buckets is None else {"buckets": buckets.ranges}
+
+
+def _covers(covers: Times | None) -> dict[str, Any]:
+    return {} if covers is None else {"covers": covers.to_plain()}
+
+
+def _times(times: list[Row]) -> dict[str, Any]:
+    found = [
+        [r["source_partition_id"], *(r[key].astimezone(UTC).isoformat() for key in ENDS)]
+        for r in times
+    ]
+    return {"times": found} if found else {}
 
 
 def _below(file: ManifestFile, pipeline: Pipeline) -> str:

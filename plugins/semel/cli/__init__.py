@@ -37,6 +37,7 @@ COMMANDS = {
     "letters": "semel.cli.letters:letters",
     "gaps": "semel.cli.look:gaps",
     "days": "semel.cli.days:days",
+    "windows": "semel.cli.windows:windows",
     "audit": "semel.cli.look:audit",
     "compare": "semel.cli.compare:compare",
     "accept": "semel.cli.change:accept",

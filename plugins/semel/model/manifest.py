@@ -80,7 +80,9 @@ class Sample:
 class SplitReport:
     """The result of one split. `digest` covers the bytes read and their outcomes.
 
-    `buckets`: the record-time buckets of its ids, in scope `bucket`. `samples` has one record for
+    `buckets`: the record-time buckets of its ids, in scope `bucket`. `times`: the first and the last
+    record time of its valid records, in microseconds since 1970, where windows are declared.
+    `samples` has one record for
     each of the `reasons`. Its valid rows begin at `spill_row` of the task's spill. `kept` is a file
     with a mask over all rows of the spill, for transforms.
     """
@@ -93,6 +95,7 @@ class SplitReport:
     spill_row: int = 0
     kept: str | None = None
     buckets: Buckets | None = None
+    times: tuple[int, int] | None = None
     reasons: dict[str, int] = field(default_factory=dict)
     samples: dict[str, Sample] = field(default_factory=dict)
     ignored: Ignored = Ignored()
@@ -107,6 +110,7 @@ class SplitReport:
         plain["ignored"] = Ignored(**plain["ignored"])
         plain["samples"] = {why: Sample(**one) for why, one in plain["samples"].items()}
         plain["files"] = staged_files(plain["files"])
+        plain["times"] = plain["times"] and tuple(plain["times"])
         if plain["buckets"] is not None:
             plain["buckets"] = Buckets(tuple(plain["buckets"]["bounds"]))
         return cls(**plain)

@@ -22,9 +22,10 @@ from semel.declare.wording import FILES_NAMED_MAX, count
 from semel.errors import ChangedError, RetryableError, SourceError, TerminalError
 from semel.ledger import Ledger, change, pipelines, row
 from semel.model.batch import Batch, BatchStatus, Claim, Log, Pipeline
+from semel.model.times import Times
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
-from semel.plan import abandon, cut, partitions
+from semel.plan import abandon, covered, cut, partitions
 from semel.plan.abandon import release
 from semel.plan.cut import Draft
 from semel.plan.idle import Idle, earlier, why
@@ -106,6 +107,7 @@ def plan(
     for _ in range(_ROUNDS_MAX):
         with registering(ledger, spec) as (connection, pipeline):
             before = _latest(connection, pipeline, request_key)
+            looked_at = row(connection, "plan", "now")["now"] if interval else None
         if before is not None and before.open:
             reason = _outdated(ledger, spec, before)
             gone = reason and abandon.abandon(ledger, before.batch_id, reason, silent_only=True)
@@ -115,8 +117,9 @@ def plan(
             anew = before.batch_id, reason
             continue
         request = Request(
-            spec=spec, key=request_key, before=before, interval=interval, log=log
-        )
+            spec=spec, key=request_key, before=before, interval=interval, looked_at=looked_at,
+            log=log,
+        )  # fmt: skip
         try:
             survey = look(ledger, pipeline, request)
             draft = cut.cut(request, survey)
@@ -221,9 +224,11 @@ def _write(
     """
     matched = survey.matched
     changed = draft.ranges or draft.updates or draft.made or matched.gone or matched.retired
-    if survey.same_refusals and not changed:
-        return None
     pipeline_id = pipeline.pipeline_id
+    whole = covered.sees_all(request, survey, draft)
+    if survey.same_refusals and not changed:
+        if not (whole and _covers_more(ledger, request, pipeline_id)):
+            return None
     stored: dict[str, Any] = {}
     if draft.ranges:  # Before the lock, because it reads the transforms' files.
         stored = provenance.stored(request.spec)
@@ -242,19 +247,29 @@ def _write(
         new = partitions.insert(connection, pipeline_id, draft.made)
         made = {r["name"]: r["source_partition_id"] for r in new}
         _write_holes(connection, draft, made)
-        batch = None
+        batch, covers = None, None
+        if whole:
+            covers, _ = covered.covers(connection, pipeline_id, request)
         if draft.ranges:
             split = survey.source.split_size
             claims = _claims(draft.ranges, made)
-            batch = _write_batch(connection, pipeline_id, request, stored, split, claims)
+            batch = _write_batch(connection, pipeline_id, request, stored, split, claims, covers)
             partitions.raise_floor(connection, {_partition(r.offer, made) for r in draft.ranges})
         if released:
             partitions.restore(connection, released)
         if batch is None:  # Otherwise the batch's statement did.
             partitions.touch(connection, pipeline_id)
+            if covers is not None:
+                covered.add(connection, pipeline_id, covers)
         failpoints.point("plan.before_write")
     failpoints.point("plan.after_write")
     return batch
+
+
+def _covers_more(ledger: Ledger, request: Request, pipeline_id: int) -> bool:
+    """Whether a plan that sees all and takes nothing covers what is not covered yet."""
+    with ledger.transaction() as connection:
+        return covered.covers(connection, pipeline_id, request)[1]
 
 
 def _lock(
@@ -295,6 +310,7 @@ def _write_batch(
     stored: dict[str, Any],
     split_size: int,
     claims: list[dict[str, Any]],
+    covers: Times | None,
 ) -> Batch:
     start, end = request.interval or (None, None)
     made = row(
@@ -310,6 +326,7 @@ def _write_batch(
         interval_start=start,
         interval_end=end,
         claims=json.dumps(claims),
+        covers=covers.to_ledger() if covers else None,
     )
     return Batch.from_row(made)
 

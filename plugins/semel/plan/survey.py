@@ -39,7 +39,8 @@ LOOKS_MAX = 20
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A plan's request. `before`: the last batch with the same key, which is over. `log`: takes
-    what the source says when it is looked at.
+    what the source says when it is looked at. `looked_at`: the ledger's time before that, of a run
+    with an interval.
 
     Without a key, nobody asked for a plan: orphans keep their claims.
     """
@@ -48,6 +49,7 @@ class Request:
     key: str | None = None
     before: Batch | None = None
     interval: tuple[datetime, datetime] | None = None
+    looked_at: datetime | None = None
     log: Log = lambda _: None
 
     @property

@@ -57,7 +57,7 @@ from semel.pipeline.spec import Spec
 from semel.sinks import Sink
 from semel.sinks.held import Known
 from semel.sources import Source
-from semel.stage import account, fatal, replayed
+from semel.stage import account, event_time, fatal, replayed
 from semel.stage.job import Engine, Outcome, StageJob, columns_of, splits_for
 from semel.stage.sample import check_sample
 from semel.storage import check_links_of, make_folder, sync_folder
@@ -300,6 +300,7 @@ def _seal(
         "buckets": buckets and buckets.to_ledger(),
         "input_digest": digest,
         "sink_schema": schema,
+        "times": json.dumps(event_time.of_claims(job, outcome.reports) if batch.judges else []),
         **asdict(counts),
     }
     _write_manifest(ledger, batch, attempt, manifest, sealed)

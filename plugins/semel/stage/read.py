@@ -30,6 +30,7 @@ from semel.model.split import Split
 from semel.stage import fatal
 from semel.stage.classify import SplitIds, by_shard
 from semel.stage.combine import timeless
+from semel.stage.event_time import times_of, together
 from semel.stage.job import StageJob, output_columns
 from semel.stage.part_files import TaskFiles
 from semel.stage.spill import Spill
@@ -206,9 +207,10 @@ class _Reader:
 
     def run(self, write: Write, letters: Write) -> Read:
         """Pass the valid records to `write`, and the rejected ones to `letters`, as they come."""
-        tally, left_out = Tally(), 0
+        tally, left_out, times = Tally(), 0, None
         for block in self.blocks():
             left_out += len(block.left_out)
+            times = together([times, times_of(self._job.spec, block.table)])
             write(block.table)
             if block.faults:
                 source = np.full(len(block.faults), self._split.claim.source_partition_id)
@@ -228,6 +230,7 @@ class _Reader:
             digest=self._digest.hexdigest(),
             counts=counts,
             buckets=self._seen,
+            times=times,
             reasons=dict(tally.reasons),
             samples=tally.samples,
             ignored=tally.ignored,

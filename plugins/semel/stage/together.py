@@ -23,6 +23,7 @@ from semel.model.manifest import SplitReport
 from semel.model.split import Split
 from semel.stage.classify import SplitIds, by_shard
 from semel.stage.combine import timeless
+from semel.stage.event_time import times_of
 from semel.stage.job import StageJob, output_columns
 
 SMALL_SPLIT_BYTES = 64 << 10
@@ -107,7 +108,8 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
         splits, texts, records.tolist(), ends[:-1], ends[1:], strict=True
     ):
         report = _report(job, split, text, read, int(end - start))
-        report = replace(report, ignored=Ignored() if parts else ignored)
+        times = times_of(job.spec, table.slice(start, end - start))
+        report = replace(report, ignored=Ignored() if parts else ignored, times=times)
         parts.append((report, _ids(job, split, hashed, start, end)))
     return table, parts
 

@@ -30,9 +30,11 @@ from semel.errors import AGAIN, CorruptionError, RetryableError, StateError, Ter
 from semel.ledger import Ledger, change, pipelines, row, rows
 from semel.model.batch import Log
 from semel.model.buckets import Buckets, union
+from semel.model.times import Times
 from semel.pipeline import identity
 from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
+from semel.plan import event_time
 from semel.repair.adopt import runs
 from semel.repair.adopt.history import History, histories
 from semel.repair.adopt.ids import GoneError, ShardIds, ids_of
@@ -411,6 +413,8 @@ def _write(
             sink_schema=json.dumps(newest.sink_columns) if newest else None,
             exact_from=_exact_from(spec, [batch.newest for batch in batches]),
             created_at=of_ledger,
+            # Keeps W3.
+            covered=Times.of(r for batch in batches for r in batch.first.covers.ranges).to_ledger(),
         )
         if made is None:
             raise RetryableError(
@@ -421,6 +425,8 @@ def _write(
         write_partitions(connection, pipeline_id, partitions)
         write_batches(connection, pipeline_id, batches, open_source(spec).split_size)
         catalog.write(connection, pipeline_id, spec.dedup.horizon)
+        if event_time.is_timed(spec):
+            event_time.advance(connection, spec, pipeline_id, None)
         failpoints.point("adopt.before_adopt")
     failpoints.point("adopt.after_adopt")
 

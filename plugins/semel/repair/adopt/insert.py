@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from semel.archive.marker import Marker
 from semel.ledger import change
+from semel.model.batch import Claim
 from semel.model.manifest import Kind
 from semel.plan.partitions import lose
 from semel.repair.adopt.history import History
@@ -89,6 +90,7 @@ def _insert_batches(
                 "spec_digest": m.spec_digest,
                 "interval_start": start,
                 "interval_end": end,
+                "covers": m.covers.to_ledger() if m.covers.ranges and not m.replay else None,
                 "commit_seq": m.commit_seq if m.replay is None else None,
                 "batch_time": m.batch_time.isoformat() if m.replay is None else None,
                 "committed_at": m.replay.committed_at if m.replay else m.batch_time.isoformat(),
@@ -127,11 +129,19 @@ def _insert_claims(
     connection: sa.Connection, some: list[Marker], of: dict[int, History]
 ) -> None:
     claims = [
-        {**asdict(claim), "batch_id": m.made_by}
+        {**asdict(claim), "batch_id": m.made_by, **_times(m, claim)}
         for m in some
         for claim in of[m.batch_id].own_claims(m)
     ]
     change(connection, "adopt", "insert_claims", claims=json.dumps(claims))
+
+
+def _times(m: Marker, claim: Claim) -> dict[str, str]:
+    """The times of a claim: of its batch's claims of one stream, or of all, the marker has one."""
+    found = m.times.get(claim.source_partition_id) or m.times.get(None)
+    if found is None or m.replay is not None:
+        return {}
+    return {"time_min": found[0].isoformat(), "time_max": found[1].isoformat()}
 
 
 def _insert_files(

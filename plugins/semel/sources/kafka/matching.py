@@ -243,7 +243,7 @@ def offer_of(one: Judged, edges: Edges | None) -> PartitionOffer:
         since=since,
         end=end,
         seen=found.end,
-        ahead=found.high if edges is None else end,
+        ahead=end if end < found.end else found.high,
         # What is free before an interval is no hole, and what is open may become a record.
         settled=edges is None and found.end == found.high,
         evidence=epochs.evidence(found.topic_id, found.extent),

@@ -30,6 +30,7 @@ class KafkaSource(Messages):
     )
     complete: ClassVar[str] = "record that can be read"
     awaited: ClassVar[str] = "open transactions"
+    streams: ClassVar[bool] = True
     aside: ClassVar[tuple[str, ...]] = (
         *Messages.aside, "connection", "bootstrap_servers", "registry", "consumer_group"
     )  # fmt: skip

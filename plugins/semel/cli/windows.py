@@ -1,0 +1,85 @@
+"""`semel windows`: which windows of time are complete, and what the others wait for."""
+
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from semel import console
+from semel.declare.wording import FILES_NAMED_MAX
+
+if TYPE_CHECKING:
+    from semel.reports.completeness import Answer, Window
+
+
+def windows(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    since: Annotated[
+        datetime | None,
+        typer.Option("--from", formats=["%Y-%m-%d"], metavar="DAY", help="The first day (UTC)."),
+    ] = None,
+    until: Annotated[
+        datetime | None,
+        typer.Option("--to", formats=["%Y-%m-%d"], metavar="DAY", help="The last day (UTC)."),
+    ] = None,
+    as_json: console.AsJson = False,
+) -> None:
+    """List which windows are complete, the newest first: 31 of them unless told otherwise.
+
+    Looks at the ledger alone, and changes nothing. Without `window` in the declaration, the
+    windows are the intervals of the schedule.
+
+    Example: semel windows flights --from 2013-01-01 --to 2013-01-07
+    """
+    from semel import pipeline as pipelines
+    from semel.ledger import Ledger
+    from semel.reports.completeness import windows as ask
+
+    spec = pipelines.find(pipeline)
+    with Ledger() as ledger:
+        answer = ask(
+            ledger, spec, since=_day(since), until=_day(until), now=datetime.now(UTC)
+        )
+    console.emit({"answer": answer}, as_json=as_json, render=lambda: _render(answer))
+
+
+def _day(at: datetime | None) -> date | None:
+    return at.date() if at else None
+
+
+def _render(answer: "Answer") -> None:
+    table = console.table("window", "state", "waits for", folded=["waits for"])
+    for window in answer.windows:
+        table.add_row(_interval(window.start, window.end), str(window.state), _waits_for(window))
+    console.show(table)
+    for line in _notes(answer):
+        print(line)
+
+
+def _interval(start: datetime, end: datetime) -> str:
+    from semel.reports.summary import interval
+
+    return interval(start, end)
+
+
+def _waits_for(window: "Window") -> str:
+    shown = [_interval(*part) for part in window.missing[:FILES_NAMED_MAX]]
+    more = len(window.missing) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more else "")
+
+
+def _notes(answer: "Answer") -> list[str]:
+    from semel.declare.parts import Select
+
+    name, lines = answer.pipeline, []
+    if answer.select is Select.ARRIVAL:
+        known = f"{answer.known.astimezone(UTC):%F %H:%M:%S} UTC" if answer.known else "not known"
+        lines.append(f"event time: {known}")
+    elif answer.known is None:
+        lines.append(f"nothing of {name} is covered yet: no run has finalized or found nothing")
+    commands = list(dict.fromkeys(c for window in answer.windows for c in window.commands))
+    lines += [f"next: {command}" for command in commands[:FILES_NAMED_MAX]]
+    rest = len(commands) - FILES_NAMED_MAX
+    if rest > 0:
+        lines.append(f"next: the same for {rest:,} more holes")
+    return lines

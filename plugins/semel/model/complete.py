@@ -1,0 +1,60 @@
+"""Whether a window of time is complete: a statement about what was read, which drops nothing."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from semel.model.reasons import Said
+from semel.model.times import Times
+
+Range = tuple[datetime, datetime]
+"""Times [start, end)."""
+
+
+class State(Said):
+    """What is known of a window."""
+
+    COMPLETE = "complete", "All that may be expected of it is finalized."
+    HOLE = "hole", "Some of it is not covered, and time after it is: a run failed, or never ran."
+    NOT_RUN = "not run", "Nothing of it is covered, nor of any time before it."
+    NOT_YET = "not yet", "Its time, or the delay behind it, has not come yet."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completeness:
+    """What a pipeline has read, in time: `covered` with select: interval, else `event_time` (None:
+    not known). `delay`: how much later than its time a record may come.
+    """
+
+    covered: Times | None = None
+    event_time: datetime | None = None
+    delay: timedelta = timedelta()
+
+    @property
+    def known(self) -> datetime | None:
+        """The newest time that something is known of. None: of none."""
+        if self.covered is None:
+            return self.event_time
+        return self.covered.ranges[-1][1] if self.covered.ranges else None
+
+    def missing(self, start: datetime, end: datetime) -> tuple[Range, ...]:
+        """What must still be read before [start, end) is complete, first ones first."""
+        until = end + self.delay
+        if self.covered is not None:
+            return self.covered.holes(start, until)
+        if self.event_time is None:
+            return ((start, until),)
+        return ((max(start, self.event_time), until),) if self.event_time < until else ()
+
+    def complete(self, start: datetime, end: datetime) -> bool:
+        """Whether the window [start, end) is complete."""
+        return not self.missing(start, end)
+
+    def state(self, start: datetime, end: datetime) -> State:
+        """What is known of the window [start, end)."""
+        missing = self.missing(start, end)
+        if not missing:
+            return State.COMPLETE
+        known, first = self.known, missing[0][0]
+        if known is None or first >= known:
+            return State.NOT_YET
+        return State.NOT_RUN if first < self.covered.ranges[0][0] else State.HOLE

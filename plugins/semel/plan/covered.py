@@ -1,0 +1,49 @@
+"""The time that a plan covers: all that its source shows of it is finalized once its batch is.
+
+A plan with select: interval takes all that is unclaimed of its window (P10). So it covers that
+window, up to the moment at which it began to look, unless something of it is refused or not whole,
+and but for what an open batch of another request may have claimed.
+"""
+
+import sqlalchemy as sa
+
+from semel.ledger import change, row
+from semel.model.times import Times
+from semel.plan.cut import Draft
+from semel.plan.survey import Request, Survey
+from semel.sources import in_window
+
+
+# Keeps W2.
+def sees_all(request: Request, survey: Survey, draft: Draft) -> bool:
+    """Whether a plan has seen all of its window, and takes it: nothing of it is refused, or waits
+    for its end.
+    """
+    if request.window is None or draft.failing:
+        return False
+    refused = (*survey.refusals, *draft.refused)
+    if any(item.when is None or in_window(item.when, request.window) for item in refused):
+        return False
+    inside = {item.name for item in survey.shown.found if in_window(item.when, request.window)}
+    dated = request.spec.source.dated
+    return not any(
+        offer.end < offer.ahead and (offer.name in inside or not dated)
+        for offer in survey.matched.offers
+    )
+
+
+def covers(connection: sa.Connection, pipeline_id: int, request: Request) -> tuple[Times, bool]:
+    """What a plan covers that sees all, and whether some of that is not covered yet. It holds
+    under the pipeline's lock.
+    """
+    start, end = request.window
+    found = row(
+        connection, "plan", "covers",
+        pipeline_id=pipeline_id, start=start, end=max(start, min(end, request.looked_at)),
+    )  # fmt: skip
+    return Times.from_ledger(found["covers"]), found["is_new"]
+
+
+def add(connection: sa.Connection, pipeline_id: int, times: Times) -> None:
+    """Cover a time, of which all is finalized. The caller holds the pipeline's lock."""
+    change(connection, "plan", "cover", pipeline_id=pipeline_id, covers=times.to_ledger())

@@ -1,0 +1,195 @@
+"""Completeness: which windows of time are complete, as statements about what has been read.
+
+With select: interval a window is complete when all of it, and of the `delay` after it, is covered:
+looked at and finalized. With select: arrival when the event time is past both. A window that is
+complete stays so; a record that comes later changes its rows, and is not lost.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import pairwise
+
+from semel.declare.parts import Select
+from semel.errors import LimitError, TerminalError
+from semel.ledger import Ledger
+from semel.model.complete import Completeness, Range, State
+from semel.model.times import Times
+from semel.model.windows import Windows
+from semel.pipeline.spec import Spec
+from semel.reports import intervals
+
+WINDOWS_SHOWN = 31
+"""Windows that `semel windows` lists by default."""
+
+WINDOWS_MAX = 1_000
+"""Windows of one answer: a month of hours."""
+
+_YEARS = 100, 9_900
+"""Days outside of these years are no days of records: the end of a window is in no calendar."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """A window [start, end). `missing`: what must still be read before it is complete. `command`
+    reads what of that is in the past.
+    """
+
+    start: datetime
+    end: datetime
+    state: State
+    missing: tuple[Range, ...]
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The answer of windows, newest first. `known`: the newest time that something is known of: of
+    a pipeline with select: arrival its event time. `declared`: they are those of `window`, and
+    not the intervals of the schedule.
+    """
+
+    pipeline: str
+    select: Select
+    declared: bool
+    known: datetime | None
+    windows: tuple[Window, ...]
+
+
+def of(ledger: Ledger, spec: Spec) -> Completeness:
+    """The completeness of a pipeline. TerminalError: nothing tells it."""
+    if spec.window is None and spec.source.select is Select.ARRIVAL:
+        raise TerminalError(
+            f"{spec.name} takes what has arrived, and declares no window: nothing tells what is "
+            "complete. Declare record_time and window, or source.select: interval",
+            next=f"semel validate {spec.name}",
+        )
+    delay = spec.window.delay if spec.window else timedelta()
+    found = ledger.rows("completeness", "pipeline", name=spec.name)
+    by_interval = spec.source.select is Select.INTERVAL
+    covered = Times.from_ledger(found[0]["covered"]) if found else Times()
+    return Completeness(
+        covered=covered if by_interval else None,
+        event_time=found[0]["event_time"] if found and not by_interval else None,
+        delay=delay,
+    )
+
+
+def windows(
+    ledger: Ledger,
+    spec: Spec,
+    *,
+    since: date | None = None,
+    until: date | None = None,
+    now: datetime,
+) -> Answer:
+    """The state of each window. `since` and `until` are days (UTC), both included.
+
+    By default the last WINDOWS_SHOWN, up to the newest that may be complete. LimitError: more than
+    WINDOWS_MAX.
+    """
+    for day in filter(None, (since, until)):
+        if not _YEARS[0] <= day.year < _YEARS[1]:
+            raise LimitError(f"{day} is no day of records", next="semel windows --help")
+    is_complete = of(ledger, spec)
+    last = (is_complete.known or now) - is_complete.delay
+    if until is not None:
+        last = datetime.combine(until, time(), UTC) + timedelta(days=1) - intervals.TICK
+    first = datetime.combine(since, time(), UTC) if since else None
+    found = tuple(
+        _window(spec, is_complete, start, end, now) for start, end in _cut(spec, first, last)
+    )
+    return Answer(
+        pipeline=spec.name,
+        select=spec.source.select,
+        declared=spec.window is not None,
+        known=is_complete.known,
+        windows=found,
+    )
+
+
+def of_batch(ledger: Ledger, spec: Spec, batch_id: int) -> tuple[Range, ...]:
+    """The complete windows that a finalized batch has a part in: those that it made complete, and
+    those of time that it has looked at again. First ones first: the newest WINDOWS_MAX.
+    """
+    if spec.window is None:
+        return ()
+    [found] = ledger.rows("completeness", "batch", batch_id=batch_id)
+    covers = Times.from_ledger(found["covers"] or ())
+    passed = found["passed_from"], found["passed_to"]
+    parts = covers if found["passed_to"] is None else Times.of([passed])
+    return touched(of(ledger, spec), spec.window.windows, parts)
+
+
+def touched(is_complete: Completeness, declared: Windows, parts: Times) -> tuple[Range, ...]:
+    """The complete windows that wait for some of these times, first ones first: the newest
+    WINDOWS_MAX.
+    """
+    if not parts.ranges:
+        return ()
+    first, found = parts.ranges[0][0], []
+    for start, end in _back(declared, parts.ranges[-1][1]):
+        until = end + is_complete.delay
+        if until <= first or len(found) == WINDOWS_MAX:
+            break
+        waits = any(low < until and start < high for low, high in parts.ranges)
+        if waits and is_complete.complete(start, end):
+            found.append((start, end))
+    return tuple(reversed(found))
+
+
+def _cut(spec: Spec, first: datetime | None, last: datetime) -> Iterator[Range]:
+    """The windows that begin by `last`, newest first. LimitError: more than WINDOWS_MAX."""
+    found = _back(spec.window.windows, last) if spec.window else _scheduled(spec, first, last)
+    for count, (start, end) in enumerate(found):
+        if end <= first if first else count == WINDOWS_SHOWN:
+            return
+        if count == WINDOWS_MAX:
+            raise LimitError(
+                f"there are more than {WINDOWS_MAX:,} windows since {first:%F}; ask for fewer days "
+                "with --from and --to",
+                next="semel windows --help",
+            )
+        yield start, end
+
+
+def _back(declared: Windows, last: datetime) -> Iterator[Range]:
+    """The windows that begin by `last`, newest first."""
+    edges = deque([declared.slices.start(last)])
+    for _ in range(declared.count):
+        edges.append(declared.slices.after(edges[-1]))
+    while True:
+        yield edges[0], edges[-1]
+        edges.pop()
+        edges.appendleft(declared.slices.before(edges[0]))
+
+
+def _scheduled(spec: Spec, first: datetime | None, last: datetime) -> Iterator[Range]:
+    if first is None:
+        edges = intervals.ending(spec.schedule, last + intervals.TICK)
+    else:
+        edges = intervals.cells_of(spec.schedule, first, last)
+    yield from reversed(list(pairwise(edges)))
+
+
+def _window(
+    spec: Spec, is_complete: Completeness, start: datetime, end: datetime, now: datetime
+) -> Window:
+    made = Window(
+        start=start,
+        end=end,
+        state=is_complete.state(start, end),
+        missing=is_complete.missing(start, end),
+    )
+    if made.state is not State.HOLE:
+        return made
+    past = [(low, min(high, is_complete.known, now)) for low, high in made.missing]
+    return replace(
+        made,
+        commands=tuple(
+            f"semel run {spec.name} --interval {intervals.moment(low)} {intervals.moment(high)}"
+            for low, high in past
+            if low < high
+        ),
+    )

@@ -1,0 +1,58 @@
+"""The record times of what was read: of each split, and of each claim."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.model.manifest import SplitReport
+from semel.model.windows import UTC_TIME
+from semel.pipeline.spec import Spec
+from semel.stage.job import StageJob
+
+Times = tuple[int, int] | None
+"""The first and the last of some times, in microseconds since 1970. None: there is none."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_CALENDAR = tuple(
+    (end.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+    for end in (datetime(1, 1, 2), datetime(9999, 12, 30))
+)
+"""What a calendar holds in any zone: a time beyond its ends counts as that end."""
+
+
+def times_of(spec: Spec, records: pa.Table) -> Times:
+    """The first and the last record time, where windows are declared."""
+    if spec.window is None or not records.num_rows:
+        return None
+    ends = pc.min_max(records.column(spec.record_time).cast(UTC_TIME))
+    if not ends["min"].is_valid:
+        return None
+    low, high = _CALENDAR
+    first, last = (max(low, min(high, ends[end].value)) for end in ("min", "max"))
+    return first, last
+
+
+def together(found: Iterable[Times]) -> Times:
+    """The first and the last of several."""
+    there = [times for times in found if times is not None]
+    if not there:
+        return None
+    return min(first for first, _ in there), max(last for _, last in there)
+
+
+def of_claims(job: StageJob, reports: list[SplitReport]) -> list[dict[str, object]]:
+    """The times of each claim that has any, as parameters of a statement."""
+    by_claim: dict[int, list[Times]] = {}
+    for split, report in zip(job.splits, reports, strict=True):
+        by_claim.setdefault(split.claim.ordinal, []).append(report.times)
+    return [
+        {"ordinal": ordinal, "time_min": _moment(times[0]), "time_max": _moment(times[1])}
+        for ordinal, found in by_claim.items()
+        if (times := together(found)) is not None
+    ]
+
+
+def _moment(microseconds: int) -> str:
+    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat()

@@ -1,0 +1,475 @@
+"""Completeness: what plans have looked at and finalized, and which windows that makes complete."""
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.batches.account import quiet, run, settled
+from fixtures.batches.replays import replayed
+from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
+from fixtures.postgres.server import lose
+from fixtures.spark.local import LocalEngine
+from semel import failpoints
+from semel.archive.marker import markers
+from semel.commit import commit
+from semel.errors import SourceError
+from semel.finalize import finalize
+from semel.ledger import Ledger
+from semel.model.times import Times
+from semel.pipeline.spec import Spec
+from semel.plan import plan
+from semel.plan.abandon import abandon
+from semel.repair.adopt import adopt
+from semel.stage import stage
+
+BY_DAY = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl"}
+DAY = timedelta(days=1)
+
+
+def day(number: int, *, month: int = 11, year: int = 2025) -> datetime:
+    return datetime(year, month, number, tzinfo=UTC)
+
+
+def of(number: int, *, days: int = 1) -> tuple[datetime, datetime]:
+    return day(number), day(number) + days * DAY
+
+
+def by_day(bench: Workbench, **changes: Any) -> Spec:
+    source = BY_DAY | changes.pop("source", {})
+    return bench.spec(source=source, record_time="at", window={"size": "1 day"}, **changes)
+
+
+def land(bench: Workbench, number: int, name: str = "day-2025-11-{:02d}.jsonl") -> Path:
+    return bench.write("in/" + name.format(number), events(100 * number, 100 * number + 10))
+
+
+def covered(ledger: Ledger, name: str = "events") -> list[tuple[datetime, datetime]]:
+    """What is covered, by the ledger alone."""
+    with ledger.engine.connect() as connection:
+        found = connection.exec_driver_sql(
+            "SELECT covered FROM semel.pipeline WHERE name = %s", (name,)
+        ).scalar_one()
+    return list(Times.from_ledger(found).ranges)
+
+
+def committed(ledger: Ledger, spec: Spec, key: str, interval: tuple[datetime, datetime]) -> int:
+    batch = plan(ledger, spec, key, interval).batch.batch_id
+    stage(ledger, spec, batch, LocalEngine(), log=quiet)
+    commit(ledger, spec, batch, lambda: None, log=quiet)
+    return batch
+
+
+# Attacks W1.
+def test_a_day_that_failed_is_a_hole_until_it_is_cleared(bench: Workbench, ledger: Ledger) -> None:
+    """Monday's batch does not get through; the days after it are covered, and then Monday is."""
+    spec = by_day(bench)
+    for number in (3, 4, 5, 6):
+        land(bench, number)
+    plan(ledger, spec, "monday", of(3))
+    for number in (4, 5, 6):
+        run(ledger, spec, f"r{number}", of(number))
+    assert covered(ledger) == [of(4, days=3)]
+    run(ledger, spec, "monday", of(3))
+    assert covered(ledger) == [of(3, days=4)]
+    settled(spec)
+
+
+# Attacks W1.
+def test_nothing_covers_twice_and_nothing_takes_away(bench: Workbench, ledger: Ledger) -> None:
+    """A retry, a twin, a late file and its batch, and a replay leave what is covered as it is."""
+    spec = by_day(bench)
+    land(bench, 3)
+    batch = committed(ledger, spec, "r", of(3))
+    assert covered(ledger) == []
+    for _ in range(3):
+        finalize(ledger, spec, batch)
+        assert covered(ledger) == [of(3)]
+    late = bench.data / "in" / "day-2025-11-03.jsonl"
+    late.write_bytes(late.read_bytes() + json.dumps(events(900, 901)[0]).encode() + b"\n")
+    assert plan(ledger, spec, "late", of(3)).batch is not None
+    assert covered(ledger) == [of(3)]
+    run(ledger, spec, "late", of(3))
+    replayed(ledger, spec, batch, "again")
+    assert covered(ledger) == [of(3)]
+    assert [len(marker.covers.ranges) for marker in markers(spec.sink_path())] == [1, 1]
+
+
+# Attacks W2.
+def test_an_empty_plan_covers(bench: Workbench, ledger: Ledger) -> None:
+    """A day without a file is covered once a run has looked; a plan of it again writes nothing."""
+    spec = by_day(bench)
+    assert plan(ledger, spec, "r", of(3)).batch is None
+    assert covered(ledger) == [of(3)]
+    with ledger.engine.connect() as connection:
+        before = connection.exec_driver_sql("SELECT xmin FROM semel.pipeline").scalar_one()
+        assert plan(ledger, spec, "again", of(3)).batch is None
+        assert connection.exec_driver_sql("SELECT xmin FROM semel.pipeline").scalar_one() == before
+
+
+# Attacks W2.
+@pytest.mark.parametrize("there", [False, True], ids=["alone", "beside another"])
+def test_what_is_of_an_unknown_time_covers_nothing(
+    bench: Workbench, ledger: Ledger, there: bool
+) -> None:
+    """With on_refused: warn a batch is finalized, and its day stays a hole until that is settled.
+    """
+    spec = by_day(bench, source={"on_refused": "warn"})
+    refused = bench.data / "in" / "day-2025-11-03.jsonl"
+    os.mkfifo(refused)
+    if there:
+        land(bench, 4)
+    done = run(ledger, spec, "r4", of(4))
+    assert (done.plan.batch is not None) == there and done.plan.refusals
+    assert covered(ledger) == []
+    refused.unlink()
+    run(ledger, spec, "r4", of(4))
+    assert covered(ledger) == [of(4)]
+
+
+# Attacks W2.
+def test_what_is_refused_covers_nothing(bench: Workbench, ledger: Ledger) -> None:
+    """A file that is another one now keeps its own day from being covered, and no other day."""
+    spec = by_day(bench, source={"on_refused": "warn"})
+    land(bench, 3)
+    noon = day(3) + DAY / 2
+    run(ledger, spec, "r3", (day(3), noon))
+    bench.write("in/day-2025-11-03.jsonl", events(900, 920))
+    land(bench, 4)
+    run(ledger, spec, "r4", of(4))
+    assert run(ledger, spec, "both", of(3, days=2)).plan.refusals
+    assert covered(ledger) == [(day(3), noon), of(4)]
+
+
+# Attacks W2.
+def test_a_refused_day_fails_and_covers_nothing(bench: Workbench, ledger: Ledger) -> None:
+    """With on_refused: fail nothing is planned, and nothing covered."""
+    spec = by_day(bench)
+    os.mkfifo(bench.data / "in" / "day-2025-11-03.jsonl")
+    with pytest.raises(SourceError):
+        plan(ledger, spec, "r3", of(3))
+    assert covered(ledger) == []
+
+
+# Attacks W2.
+def test_a_half_line_covers_nothing(bench: Workbench, ledger: Ledger) -> None:
+    """Who reads a file while it is written covers its day when the rest is there."""
+    spec = by_day(bench)
+    path = land(bench, 3)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    run(ledger, spec, "r", of(3))
+    assert covered(ledger) == []
+    path.write_bytes(whole)
+    run(ledger, spec, "r", of(3))
+    assert covered(ledger) == [of(3)]
+
+
+# Attacks W1, W2.
+def test_a_batch_that_is_given_up_covers_nothing(bench: Workbench, ledger: Ledger) -> None:
+    """And a plan beside it, which found nothing left, covers nothing of what that had claimed."""
+    spec = by_day(bench)
+    land(bench, 3)
+    batch = plan(ledger, spec, "r3", of(3)).batch.batch_id
+    assert plan(ledger, spec, "other", of(3, days=2)).batch is None
+    assert covered(ledger) == [of(4)]
+    abandon(ledger, batch, "a test gives it up")
+    assert covered(ledger) == [of(4)]
+    run(ledger, spec, "other", of(3, days=2))
+    assert covered(ledger) == [of(3, days=2)]
+
+
+# Attacks W2.
+def test_a_batch_with_a_lookback_covers_it(bench: Workbench, ledger: Ledger) -> None:
+    """It has looked there, but for what an open batch may have claimed of the time before."""
+    spec = by_day(bench, source={"lookback": "2 days"})
+    land(bench, 5)
+    plan(ledger, spec, "open", of(5))
+    land(bench, 7)
+    run(ledger, spec, "r7", of(7))
+    assert covered(ledger) == [of(6, days=2)]
+    run(ledger, spec, "r2", of(2))
+    run(ledger, spec, "r3", of(3))
+    assert covered(ledger) == [(day(1) - DAY, day(3)), of(6, days=2)]
+    run(ledger, spec, "open", of(5))
+    assert covered(ledger) == [(day(1) - DAY, day(8))]
+
+
+# Attacks W2.
+def test_what_has_not_come_yet_is_not_covered(bench: Workbench, ledger: Ledger) -> None:
+    """A run of today's interval has looked at today up to now."""
+    spec = by_day(bench)
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    plan(ledger, spec, "today", (today, today + DAY))
+    plan(ledger, spec, "tomorrow", (today + DAY, today + 2 * DAY))
+    [(start, end)] = covered(ledger)
+    assert start == today and today <= end <= datetime.now(UTC) + timedelta(minutes=1)
+
+
+# Attacks W1.
+def test_a_backfill_covers_its_own_time(bench: Workbench, ledger: Ledger) -> None:
+    """A day of last year beside the live schedule: that day, and not the year between."""
+    spec = by_day(bench)
+    land(bench, 3)
+    bench.write("in/day-2024-11-03.jsonl", events(0, 10))
+    run(ledger, spec, "live", of(3))
+    start = day(3, year=2024)
+    run(ledger, spec, "backfill", (start, start + DAY))
+    assert covered(ledger) == [(start, start + DAY), of(3)]
+
+
+# Attacks W1.
+@pytest.mark.parametrize("point", ["finalize.after_mark", "finalize.before_finalized"])
+def test_a_kill_behind_the_marker(bench: Workbench, ledger: Ledger, point: str) -> None:
+    """The marker is there and the transition is not: neither is the cover, until the next try."""
+    spec = by_day(bench)
+    land(bench, 3)
+    batch = committed(ledger, spec, "r", of(3))
+
+    def kill() -> None:
+        raise failpoints.FaultError(point)
+
+    with failpoints.armed(point, kill), pytest.raises(failpoints.FaultError):
+        finalize(ledger, spec, batch)
+    assert covered(ledger) == []
+    finalize(ledger, spec, batch)
+    assert covered(ledger) == [of(3)]
+
+
+# Attacks W3.
+def test_adopt_restores_what_batches_covered(bench: Workbench, ledger: Ledger) -> None:
+    """Also of a batch that was replayed. What an empty plan covered is covered by a run again."""
+    spec = by_day(bench)
+    for number in (3, 5):
+        land(bench, number)
+        run(ledger, spec, f"r{number}", of(number))
+    run(ledger, spec, "r4", of(4))
+    assert covered(ledger) == [of(3, days=3)]
+    replayed(ledger, spec, 1, "again")
+    lose(ledger)
+    adopt(ledger, spec, log=quiet)
+    assert covered(ledger) == [of(3), of(5)]
+    run(ledger, spec, "r4", of(4))
+    assert covered(ledger) == [of(3, days=3)]
+
+
+def arriving(bench: Workbench, **changes: Any) -> Spec:
+    return bench.spec(record_time="at", window={"size": "1 hour"}, **changes)
+
+
+def at(*hours: float, name: str = "x") -> list[dict]:
+    """Records of some hours of 3 November."""
+    return [
+        {"id": f"{name}-{hour}", "n": 1, "at": (day(3) + timedelta(hours=hour)).isoformat()}
+        for hour in hours
+    ]
+
+
+def event_time(ledger: Ledger) -> float | None:
+    """In hours of 3 November."""
+    with ledger.engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT event_time FROM semel.pipeline").scalar_one()
+    return found and (found - day(3)) / timedelta(hours=1)
+
+
+# Attacks W4.
+@pytest.mark.parametrize("size", [1, 200], ids=["alone", "together"])
+def test_files_are_one_stream(bench: Workbench, ledger: Ledger, size: int) -> None:
+    """It comes to the greatest time that is finalized; a file of last year changes nothing."""
+    spec = arriving(bench)
+    assert plan(ledger, spec, "r0").batch is None and event_time(ledger) is None
+    for number in range(size):
+        bench.write(f"in/{number}.jsonl", at(1, 2.5, 2, name=f"{number}"))
+    bench.write("in/bad.jsonl", [b"{", b'{"id": "no time"}'])
+    run(ledger, spec, "r1")
+    assert event_time(ledger) == 2.5
+    bench.write("in/old.jsonl", at(-9_000))
+    run(ledger, spec, "r2")
+    assert event_time(ledger) == 2.5
+    [first, second] = markers(spec.sink_path())
+    assert first.times == {None: (day(3) + timedelta(hours=1), day(3) + timedelta(hours=2.5))}
+    assert second.times[None][0] == day(3) - timedelta(hours=9_000)
+
+
+# Attacks W4.
+def test_no_record_is_of_a_time_to_come(bench: Workbench, ledger: Ledger) -> None:
+    """A clock that is wrong by years makes nothing complete that was not there yet."""
+    spec = arriving(bench)
+    far = {"id": "a", "n": 1, "at": "9999-12-31T23:59:59Z"}
+    near = {"id": "b", "n": 1, "at": "0001-01-01T00:00:00Z"}
+    bench.write("in/a.jsonl", [far, near])
+    run(ledger, spec, "r")
+    [marker] = markers(spec.sink_path())
+    hours = (marker.batch_time - day(3)) / timedelta(hours=1)
+    assert event_time(ledger) == pytest.approx(hours)
+
+
+# Attacks W4.
+def test_a_batch_that_waits_tells_no_time(bench: Workbench, ledger: Ledger) -> None:
+    """Only what is finalized counts; a retry and a replay change nothing."""
+    spec = arriving(bench)
+    bench.write("in/a.jsonl", at(5))
+    batch = plan(ledger, spec, "a").batch.batch_id
+    stage(ledger, spec, batch, LocalEngine(), log=quiet)
+    commit(ledger, spec, batch, lambda: None, log=quiet)
+    assert event_time(ledger) is None
+    finalize(ledger, spec, batch)
+    finalize(ledger, spec, batch)
+    replayed(ledger, spec, batch, "again")
+    assert event_time(ledger) == 5
+
+
+@pytest.fixture
+def streams(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Spec:
+    """A pipeline whose files are streams, as the partitions of a topic are."""
+    spec = arriving(bench)
+    monkeypatch.setattr(type(spec.source), "streams", True)
+    return spec
+
+
+def append(bench: Workbench, name: str, *hours: float) -> None:
+    bench.write(f"in/{name}.jsonl", at(*hours, name=name), "ab")
+
+
+# Attacks W5.
+def test_streams_come_to_the_least(bench: Workbench, ledger: Ledger, streams: Spec) -> None:
+    """One with a backlog holds it back, whatever has been finalized of others."""
+    append(bench, "a", 1)
+    append(bench, "b", 7)
+    run(ledger, streams, "r1")
+    assert event_time(ledger) == 1
+    append(bench, "a", 9)
+    append(bench, "b", 3)
+    run(ledger, streams, "r2")
+    assert event_time(ledger) == 7
+    append(bench, "a", 10)
+    waits = plan(ledger, streams, "waits").batch.batch_id
+    append(bench, "a", 11)
+    append(bench, "b", 12)
+    run(ledger, streams, "r3")
+    assert event_time(ledger) == 9
+    stage(ledger, streams, waits, LocalEngine(), log=quiet)
+    commit(ledger, streams, waits, lambda: None, log=quiet)
+    finalize(ledger, streams, waits)
+    assert event_time(ledger) == 11
+
+
+# Attacks W5.
+def test_an_idle_stream_holds_nothing_back(
+    bench: Workbench, ledger: Ledger, streams: Spec
+) -> None:
+    """One that is read to its end and has not moved for long; never one with a backlog."""
+    append(bench, "a", 1)
+    append(bench, "b", 2)
+    run(ledger, streams, "r1")
+    quieten = "UPDATE semel.source_partition SET moved_at = moved_at - interval '2 hours'"
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql(quieten)
+    append(bench, "b", 8)
+    run(ledger, streams, "r2")
+    assert event_time(ledger) == 8
+    append(bench, "a", 3)
+    plan(ledger, streams, "waits")
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql(quieten)
+    append(bench, "b", 9)
+    run(ledger, streams, "r3")
+    assert event_time(ledger) == 8, "it never goes back"
+    append(bench, "new", 20)
+    plan(ledger, streams, "waits too")
+    append(bench, "b", 21)
+    run(ledger, streams, "r4")
+    assert event_time(ledger) == 8, "nobody knows how far the new one is"
+
+
+# Attacks W3.
+@pytest.mark.parametrize("kind", ["files", "streams"])
+def test_adopt_restores_event_time(
+    bench: Workbench, ledger: Ledger, kind: str, request: pytest.FixtureRequest
+) -> None:
+    """From the markers of the batches alone, also where the newest is not the greatest."""
+    spec = arriving(bench) if kind == "files" else request.getfixturevalue("streams")
+    append(bench, "a", 1, 5)
+    append(bench, "b", 4)
+    run(ledger, spec, "r1")
+    append(bench, "a", 3)
+    run(ledger, spec, "r2")
+    expected = {"files": 5, "streams": 4}[kind]
+    assert event_time(ledger) == expected
+    lose(ledger)
+    adopt(ledger, spec, log=quiet)
+    assert event_time(ledger) == expected
+    append(bench, "b", 6)
+    run(ledger, spec, "r3")
+    assert event_time(ledger) == {"files": 6, "streams": 5}[kind]
+
+
+def test_windows_in_words(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """A hole names the command that fills it; after it the windows are complete."""
+    spec = by_day(bench)
+    said = shell.runs("semel windows events --from 2025-11-03 --to 2025-11-03")
+    assert "2025-11-03 not yet 2025-11-03" in " ".join(said.split())
+    assert "nothing of events is covered yet" in said
+    for number in (3, 4, 5):
+        land(bench, number)
+    run(ledger, spec, "r3", of(3))
+    run(ledger, spec, "r5", of(5))
+    told = shell.runs("semel windows events --from 2025-11-03 --to 2025-11-06").splitlines()
+    assert [" ".join(line.split()) for line in told] == [
+        "window state waits for",
+        "2025-11-06 not yet 2025-11-06",
+        "2025-11-05 complete",
+        "2025-11-04 hole 2025-11-04",
+        "2025-11-03 complete",
+        "next: semel run events --interval 2025-11-04 2025-11-05",
+    ]
+    shell.runs(told[-1].removeprefix("next: "))
+    newest = shell.answers("semel windows events")["answer"]["windows"]
+    assert [w["state"] for w in newest[:5]] == ["not yet", *["complete"] * 3, "not run"]
+    assert len(newest) == 31
+    shell.runs("semel windows events --from 1990-01-01", code=1)
+    assert "ask for fewer days with --from and --to" in shell.err
+    for day_of in ("0001-01-01", "9999-12-31"):
+        shell.runs(f"semel windows events --to {day_of}", code=1)
+        assert "is no day of records" in shell.err
+
+
+def test_windows_of_what_arrives_in_words(
+    bench: Workbench, ledger: Ledger, shell: Shell
+) -> None:
+    """By event time, less the delay; without a window there is nothing to tell it by."""
+    spec = bench.spec(record_time="at", window={"size": "6 hours", "delay": "1 hour"})
+    bench.write("in/a.jsonl", at(1, 12.5))
+    assert "event time: not known" in shell.runs("semel windows events --to 2025-11-03")
+    run(ledger, spec, "r")
+    told = shell.runs("semel windows events").splitlines()
+    assert [" ".join(line.split()) for line in told[:4]] == [
+        "window state waits for",
+        "2025-11-03 06:00 to 12:00 UTC not yet 2025-11-03 12:30 to 13:00 UTC",
+        "2025-11-03 00:00 to 06:00 UTC complete",
+        "2025-11-02 18:00 to 2025-11-03 00:00 UTC complete",
+    ]
+    assert told[-1] == "event time: 2025-11-03 12:30:00 UTC"
+    bench.write("in/b.jsonl", at(13))
+    run(ledger, spec, "r2")
+    again = " ".join(shell.runs("semel windows events").split())
+    assert "2025-11-03 06:00 to 12:00 UTC complete" in again
+    bench.spec("other", sink={"path": "out/other"})
+    shell.runs("semel windows other", code=1)
+    assert "declares no window" in shell.err and "semel validate other" in shell.err
+
+
+def test_windows_of_a_schedule(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """Without a window declared they are the schedule's intervals, or days."""
+    spec = bench.spec(source=BY_DAY, schedule="0 */12 * * *")
+    run(ledger, spec, "r", (day(3), day(3) + DAY / 2))
+    told = shell.runs("semel windows events --from 2025-11-03 --to 2025-11-03").splitlines()
+    assert [" ".join(line.split()) for line in told[1:]] == [
+        "2025-11-03 12:00 to 2025-11-04 00:00 UTC not yet 2025-11-03 12:00 to 2025-11-04 00:00 UTC",
+        "2025-11-03 00:00 to 12:00 UTC complete",
+    ]
+    assert len(shell.runs("semel windows events").splitlines()) == 32
