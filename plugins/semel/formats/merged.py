@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from semel.declare.aggregate import END, FINAL, LEVEL, START, Aggregate, Function
+from semel.clients.sql import query
+from semel.declare.aggregate import END, FINAL, START, Aggregate, Function
 from semel.model.windows import UTC_TIME, Windows
 
 if TYPE_CHECKING:
@@ -23,23 +24,20 @@ def merge_query(
     `parts` and `windows`: tables, as they stand in a FROM; the second has what `windows_of` gives,
     and `final`. `texts`: columns that compare by their bytes only if they are told to.
     """
-    window = f"w.{_name(START)}, w.{_name(END)}, w.{FINAL}"
+    level, no_key = query("windows", "level").text, query("windows", "no_key").text
     columns = [_merged(name, f, name in texts) for name, f in declared.columns.items()]
 
-    def of_level(number: int, level: tuple[str, ...]) -> str:
-        # What is no key of the level is null, of the key's type. GROUPING SETS would do, but then
-        # PostgreSQL computes all windows before it looks for those that are asked for.
+    def of_level(number: int, own: tuple[str, ...]) -> str:
         keys = [
-            f"p.{_name(key)}" if key in level else f"(SELECT {_name(key)} FROM {parts} LIMIT 0)"
+            f"p.{_name(key)}" if key in own else no_key.format(key=_name(key), parts=parts)
             for key in declared.keys
         ]
         shown = [f"{key} AS {_name(name)}" for key, name in zip(keys, declared.keys, strict=True)]
-        by = ", ".join([window, *(f"p.{_name(key)}" for key in level)])
-        return (
-            f"SELECT {', '.join([window, *shown, *columns])}, {number} AS {_name(LEVEL)}\n"
-            f"FROM {parts} AS p\nJOIN {windows} AS w ON w.{SLICE} = p.{_name(START)}\n"
-            f"GROUP BY {by}"
-        )
+        by = [f"w.{name}" for name in (START, END, FINAL)] + [f"p.{_name(key)}" for key in own]
+        return level.format(
+            columns=", ".join([*shown, *columns]), number=number, parts=parts, windows=windows,
+            by=", ".join(by),
+        )  # fmt: skip
 
     return "\nUNION ALL\n".join(of_level(*each) for each in enumerate(declared.by))
 
