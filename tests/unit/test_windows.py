@@ -15,7 +15,7 @@ from semel.model.windows import UTC_TIME, Slices, Windows
 HOUR = 3_600
 ZONES = (
     "UTC", "Europe/Berlin", "America/Sao_Paulo", "Australia/Lord_Howe", "Asia/Kathmandu",
-    "Africa/Casablanca", "America/St_Johns", "Antarctica/Troll", "Pacific/Apia",
+    "Africa/Casablanca", "America/Havana", "America/St_Johns", "Antarctica/Troll", "Pacific/Apia",
 )  # fmt: skip
 NO_ZONES = (
     "", "Mars/Phobos", "../etc/passwd", "/etc/passwd", "Europe/Berlin\n", "x" * 5_000, "Europe",
@@ -75,6 +75,9 @@ def test_a_day_that_begins_later_than_midnight() -> None:
         after = Slices(DAY, "America/Sao_Paulo").after(start)
         assert after - start == timedelta(hours=length)
         start = after
+    midnight = local("America/Havana", 2013, 11, 3)  # It comes again, an hour later.
+    assert Slices(DAY, "America/Havana").start(midnight + timedelta(hours=1, minutes=5)) == midnight
+    assert Slices(DAY, "America/Havana").after(midnight) - midnight == timedelta(hours=25)
     thursday = local("Pacific/Apia", 2011, 12, 29)
     assert Slices(DAY, "Pacific/Apia").after(thursday) == local("Pacific/Apia", 2011, 12, 31)
 

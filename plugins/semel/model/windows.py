@@ -102,14 +102,15 @@ class Slices:
 
     def _moments(self, shown: pa.Array) -> tuple[pa.Array, pa.Array]:
         """When a clock shows something: the first time and the last. Where it is skipped, both are
-        when the clock was put forward.
+        when the clock was put forward. A day has one midnight, the first.
         """
         def by(ambiguous: str) -> pa.Array:
             return pc.assume_timezone(
                 shown.cast(_PLAIN), self.zone, ambiguous=ambiguous, nonexistent="latest"
             ).cast(UTC_TIME)
 
-        return by("earliest"), by("latest")
+        first = by("earliest")
+        return first, first if self.seconds % _DAY == 0 else by("latest")
 
 
 def _texts(times: pa.Array, unit: str) -> pa.Array:
