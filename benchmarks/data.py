@@ -43,6 +43,7 @@ class Shape:
 
     Repeats are of earlier records of the same file, or of the numbers in `known`. `ordered`: ids
     that begin with the time, as ULIDs do, in place of random ones. `wide`: 2 kB in place of 160 B.
+    `users`: how many there are.
     """
 
     records: int
@@ -51,6 +52,7 @@ class Shape:
     wide: bool = False
     first: int = 0
     known: tuple[int, int] | None = None
+    users: int = 1_000_000
 
     @property
     def new(self) -> int:
@@ -62,7 +64,8 @@ class Shape:
         """The name of its file."""
         known = f"-of-{self.known[0]}-{self.known[1]}" if self.known else ""
         kind = ("ordered" if self.ordered else "random") + ("-wide" if self.wide else "")
-        return f"{self.records}-{kind}-from-{self.first}-repeats-{self.repeats}{known}.jsonl"
+        users = "" if self.users == 1_000_000 else f"-users-{self.users}"
+        return f"{self.records}-{kind}-from-{self.first}-repeats-{self.repeats}{known}{users}.jsonl"
 
 
 def made(shape: Shape) -> Path:
@@ -153,7 +156,7 @@ def _frame(numbers: np.ndarray, shape: Shape) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "id": ids_of(numbers, ordered=shape.ordered),
-            "user": (mixed >> np.uint64(20)) % np.uint64(1_000_000),
+            "user": (mixed >> np.uint64(20)) % np.uint64(shape.users),
             "ts": time.dt.strftime("%Y-%m-%dT%H:%M:%S.%6fZ"),
             "amount": ((mixed >> np.uint64(12)) % np.uint64(100_000)).astype(float) / 100,
             "kind": _pick(["view", "click", "order", "refund"], mixed >> np.uint64(4)),

@@ -12,7 +12,7 @@ import plot
 
 ORDER = ("stage", "lookup", "catalog", "commit", "collect", "memory", "latency", "history")
 ORDER += ("postgres_sink", "pages", "replay", "compare", "kafka_source", "kafka_sink")
-ORDER += ("batch_overhead", "receive")
+ORDER += ("batch_overhead", "receive", "windows")
 _HERE = Path(__file__).resolve().parent
 _TARGETS = {
     "ratio_id": "1.25 or less",
@@ -43,6 +43,9 @@ _TARGETS = {
     "ratio_receive_sqs": "1.2 or less",
     "ratio_receive_pubsub": "1.2 or less",
     "receive_pubsub_per_s": "15,000 or more",
+    "ratio_windows_day": "1.05 or less",
+    "speedup_windows": "5 or more",
+    "view_day_ms": "below 100",
     "round_trips_idle": "15 or less",
     "round_trips_id": "77 or less",
     "round_trips_position": "65 or less",

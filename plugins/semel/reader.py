@@ -112,7 +112,7 @@ def windows(
     with duckdb.connect() as connection:
         connection.register("parts", zoneless(rows))
         connection.register("windows", zoneless(of.append_column(FINAL, final)))
-        query = merge_query(spec.aggregate, parts="parts", windows="windows")
+        query = merge_query(spec.aggregate, declared, parts="parts", windows="windows")
         made = connection.sql(f"{query} ORDER BY ALL").to_arrow_table()
     return made
 

@@ -17,7 +17,12 @@ SLICE = "slice"
 
 
 def merge_query(
-    declared: Aggregate, *, parts: str, windows: str, texts: "Collection[str]" = ()
+    declared: Aggregate,
+    windows_declared: Windows,
+    *,
+    parts: str,
+    windows: str,
+    texts: "Collection[str]" = (),
 ) -> str:
     """A SELECT with a row for each window and key of each level.
 
@@ -27,16 +32,18 @@ def merge_query(
     level, no_key = query("windows", "level").text, query("windows", "no_key").text
     columns = [_merged(name, f, name in texts) for name, f in declared.columns.items()]
 
+    start = f"{'p' if windows_declared.count == 1 else 'w'}.{START}"
+
     def of_level(number: int, own: tuple[str, ...]) -> str:
         keys = [
             f"p.{_name(key)}" if key in own else no_key.format(key=_name(key), parts=parts)
             for key in declared.keys
         ]
         shown = [f"{key} AS {_name(name)}" for key, name in zip(keys, declared.keys, strict=True)]
-        by = [f"w.{name}" for name in (START, END, FINAL)] + [f"p.{_name(key)}" for key in own]
+        by = [start, f"w.{END}", f"w.{FINAL}", *(f"p.{_name(key)}" for key in own)]
         return level.format(
             columns=", ".join([*shown, *columns]), number=number, parts=parts, windows=windows,
-            by=", ".join(by),
+            start=start, by=", ".join(by),
         )  # fmt: skip
 
     return "\nUNION ALL\n".join(of_level(*each) for each in enumerate(declared.by))

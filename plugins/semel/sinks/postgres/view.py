@@ -50,6 +50,7 @@ def make(connection: Connection, target: PostgresTarget, schema: pa.Schema) -> N
     connection.execute(filled("create_start_index", table=target.identifier, start=start))
     merged = merge_query(
         target.counting.aggregate,
+        target.counting.windows,
         parts=target.shown,
         windows=filled("windows", table=target.names[1], **names).as_string(),
         texts=[field.name for field in schema if pa.types.is_string(field.type)],
