@@ -181,7 +181,8 @@ class _Bench:
         spec = self._spec(str(source.relative_to(self.place.data)), "hour", sink=sink)
         run_batch(self.ledger, spec, "one", self.engine, log=harness.quiet)
         with psycopg.connect(self.place.dsn, autocommit=True) as connection:
-            connection.execute(_HISTORY_OF_PARTS, {"days": _DAYS, "batches": batches, "keys": _ROWS})
+            shape = {"days": _DAYS, "batches": batches, "keys": _ROWS}
+            connection.execute(_HISTORY_OF_PARTS, shape)
             connection.execute(_HISTORY_OF_WINDOWS, {"days": _DAYS})
             connection.execute("ANALYZE")
             took = []

@@ -15,14 +15,17 @@ from psycopg.rows import dict_row
 
 from fixtures.batches.account import quiet, run, settled
 from fixtures.batches.compares import forge
-from fixtures.batches.replays import broken, proven
+from fixtures.batches.replays import broken, proven, replayed
 from fixtures.batches.workbench import Workbench
+from fixtures.postgres.server import lose
 from fixtures.postgres.warehouse import TABLE, Warehouse
 from semel import reader
 from semel.audit import audit
 from semel.errors import CorruptionError, LimitError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
+from semel.repair.accept import accept_columns
+from semel.repair.adopt import adopt
 from semel.reports.dead_letters import letters
 from semel.runs import replay
 from semel.spark.engine import SparkEngine
@@ -124,8 +127,8 @@ def test_the_rows_of_a_window(
 
 @pytest.mark.parametrize("kind", ["files", "postgres"])
 def test_final(bench: Workbench, ledger: Ledger, table: Warehouse, kind: str) -> None:
-    """A window is final when its time and the delay behind it are finalized: Monday failed, so it is
-    not, and Tuesday is. A late file changes a row that is final, and it stays so.
+    """A window is final when its time and the delay behind it are finalized: Tuesday failed, so
+    Monday is not. A late file changes rows that are final, and they stay so.
     """
     sink = {"sink": TABLE} if kind == "postgres" else {}
     source = {"schema": SCHEMA, "path": "in/*.jsonl", "select": "interval"}
@@ -379,6 +382,22 @@ def test_what_is_counted_does_not_change(
     assert merged(counting(bench)) == expected(clicks(0, 40))
 
 
+# Attacks AG4.
+def test_columns_of_another_type_are_refused(bench: Workbench, ledger: Ledger) -> None:
+    """Sums of another scale are another column, and nobody can accept it: they would not add up."""
+    bench.write("in/a.jsonl", clicks(0, 20))
+    run(ledger, counting(bench), "r1")
+    bench.write("in/b.jsonl", clicks(20, 40))
+    spec = counting(bench, source={"schema": {**SCHEMA, "n": "decimal(20,1)"}})
+    with pytest.raises(TerminalError, match="rows of both would not add up"):
+        run(ledger, spec, "r2")
+    with pytest.raises(TerminalError, match="declare a new pipeline"):
+        accept_columns(ledger, spec)
+    again = counting(bench)
+    run(ledger, again, "r2")
+    assert merged(again) == expected(clicks(0, 40))
+
+
 # Attacks AG5.
 def test_a_table_of_the_views_name_is_left_alone(
     bench: Workbench, ledger: Ledger, table: Warehouse
@@ -399,6 +418,59 @@ def test_a_key_that_the_table_refuses(bench: Workbench, ledger: Ledger, table: W
     run(ledger, spec, "r1")
     assert merged(spec, table) == expected(clicks(0, 7))
     assert [letter.reason for letter in letters(spec, count=9).letters] == ["sink_refuses"]
+    proven(spec)
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_in_each_format(bench: Workbench, ledger: Ledger, form: str) -> None:
+    """Keys that are null, empty or not ASCII, sums with decimals, counts of what is not null."""
+    columns = {**COLUMNS, "d": "sum(d)", "last": "max(user)", "there": "count(n)"}
+    spec = counting(
+        bench, sink={"format": form}, source={"schema": {**SCHEMA, "d": "decimal(10,3)"}},
+        aggregate={"by": [["user"], []], "columns": columns},
+    )  # fmt: skip
+    users = (None, "", "\u00fc", "z")
+    records = [
+        {**c, "d": 1.125, "user": users[at % 4], "n": None if at % 3 == 0 else at}
+        for at, c in enumerate(clicks(0, 60))
+    ]
+    bench.write("in/a.jsonl", records)
+    run(ledger, spec, "r1")
+    proven(spec)
+    rows = reader.windows(spec.sink_path()).to_pylist()
+    total = [row for row in rows if row["_semel_level"] == 1]
+    assert sum(row["events"] for row in total) == 60
+    assert sum(row["there"] for row in total) == 40
+    assert sum(row["d"] for row in total) == Decimal("67.5")
+    assert {(row["users"], row["last"]) for row in total} == {(3, "\u00fc")}
+    assert {row["user"] for row in rows if row["_semel_level"] == 0} == {*users}
+
+
+@pytest.mark.parametrize("kind", ["files", "postgres"])
+def test_a_lost_ledger(bench: Workbench, ledger: Ledger, table: Warehouse, kind: str) -> None:
+    """What was counted is not counted again, and what comes is."""
+    spec = counting(bench, **({"sink": TABLE} if kind == "postgres" else {}))
+    for at in range(3):
+        bench.write(f"in/{at}.jsonl", clicks(at * 20, at * 20 + 30))
+        run(ledger, spec, f"r{at}")
+    lose(ledger)
+    adopt(ledger, spec, log=quiet)
+    bench.write("in/9.jsonl", clicks(40, 100))
+    run(ledger, spec, "r9")
+    replayed(ledger, spec, 2, "again")
+    assert merged(spec, table if kind == "postgres" else None) == expected(clicks(0, 100))
+    proven(spec)
+
+
+def test_more_keys_than_a_task_holds(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partial rows are written early, and several of one key are added up."""
+    monkeypatch.setattr(combine, "HELD_ROWS_MAX", 8)
+    spec, records = counting(bench), clicks(0, 3_000, users=50, step=7)
+    bench.write("in/a.jsonl", records)
+    run(ledger, spec, "r1")
+    assert merged(spec) == expected(records)
     proven(spec)
 
 

@@ -318,7 +318,17 @@ def accept_moved(ledger: Ledger, spec: Spec) -> tuple[str, str]:
 
 
 def accept_columns(ledger: Ledger, spec: Spec) -> None:
-    """Let the next commit decide the output's columns. StateError: there was never a plan."""
+    """Let the next commit decide the output's columns. StateError: there was never a plan.
+
+    TerminalError: rows of windows with other columns would not add up with those that are there.
+    """
+    # Keeps AG4.
+    if spec.aggregate is not None:
+        raise TerminalError(
+            f"{spec.name} counts windows, and rows with other columns would not add up with those "
+            "that are there; declare a new pipeline with its own name and sink",
+            next=f"semel windows {spec.name}",
+        )
     pipeline = pipelines.planned(ledger, spec.name)
     with ledger.transaction() as connection:
         change(connection, "accept", "forget_columns", pipeline_id=pipeline.pipeline_id)

@@ -281,8 +281,7 @@ def _seal(
     if pipeline.sink_schema not in (None, schema):
         raise TerminalError(
             f"batch {batch.batch_id}: its output has the columns {schema}, and {spec.name}'s "
-            f"output had {pipeline.sink_schema}; change the transform back, or `semel accept "
-            f"{spec.name} --columns` to let the output have new columns from here on",
+            f"output had {pipeline.sink_schema}; {_otherwise(spec)}",
             next=AGAIN,
         )
     columns = [(name, arrow_type(text)) for name, text in outcome.sink_schema]
@@ -313,6 +312,19 @@ def _seal(
         aside=aside,
         kept=layout.all_kept(root, {file.kind for file in manifest}, batch.batch_id),
         ignored=account.ignored_of(spec, outcome.reports),
+    )
+
+
+def _otherwise(spec: Spec) -> str:
+    """What helps where the output's columns are others."""
+    if spec.aggregate is not None:
+        return (
+            "rows of both would not add up. Change source.schema or the transform back, or declare "
+            "a new pipeline with its own name and sink"
+        )
+    return (
+        f"change the transform back, or `semel accept {spec.name} --columns` to let the output "
+        "have new columns from here on"
     )
 
 
