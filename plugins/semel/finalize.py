@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
-import sqlalchemy as sa
 import xxhash
 
 from semel import failpoints
@@ -99,9 +98,6 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         replays = batch.replays is not None
         before = rows(connection, "replay", "generations", **values) if replays else []
         known = owned.known_batches(connection, pipeline)
-        stored = Spec.from_json(batch.spec)
-        times = event_time.times(connection, stored, batch)
-        complete = _complete(connection, stored, won) if stored.aggregate else ()
     counts = Counts.from_row(won)
     root = Path(pipeline.archive_path)
     marker = layout.marker(root, batch.root)
@@ -116,7 +112,9 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     # Keeps F7.
     if batch.status is BatchStatus.FINALIZED:
         return done
-    looks = Looks()
+    looks, stored = Looks(), Spec.from_json(batch.spec)
+    times = event_time.times(ledger, stored, batch)
+    complete = _complete(ledger, stored, won) if stored.aggregate else ()
     sink = open_stored(stored, spec, pipeline.sink_address, looks)
     failpoints.point("finalize.before_publish")
     output = replace(_won(spec, pipeline, batch, won, files, before), complete=complete)
@@ -176,10 +174,10 @@ def _acknowledge(ledger: Ledger, spec: Spec, batch: Batch) -> str | None:
 
 
 def _complete(
-    connection: sa.Connection, spec: Spec, won: Row
+    ledger: Ledger, spec: Spec, won: Row
 ) -> tuple[tuple[datetime | None, datetime], ...]:
     """What is complete once a batch is finalized: of event time, as it is before."""
-    found = row(connection, "completeness", "pipeline", name=spec.name)
+    [found] = ledger.rows("completeness", "pipeline", name=spec.name)
     if spec.source.select is Select.ARRIVAL:
         return ((None, found["event_time"]),) if found["event_time"] else ()
     sets = (found["covered"], won["covers"] or ())

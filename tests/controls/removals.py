@@ -318,7 +318,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a stream ends before what is not finalized":
         sql("finalize.advance", "b.status IN ('planned', 'committed')", "false"),
     "a stream with a backlog is not idle":
-        sql("finalize.event_time_of_streams", "AND (p.finalized_to < p.seen\n           OR", "AND ("),
+        sql("finalize.event_time_of_streams", "(p.finalized_to < p.seen\n           OR", "("),
     "buckets forgotten before a run is retired": all_of(
         gives("collect:forget_expired"),
         sql("catalog.retire_expired", "buckets IS NULL", "true"),
@@ -492,7 +492,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a table has one pipeline's rows": gives("sinks.postgres.noted:refuse_others"),
     "rows of a batch are as many as were put in": gives("sinks.postgres.noted:check_count"),
     "a batch is published by its own declaration": code(
-        "finalize:_finalize", "open_stored(Spec.from_json(batch.spec), ", new="open_stored(spec, "
+        "finalize:_finalize", "open_stored(stored, ", new="open_stored(spec, "
     ),
     "a target is held against the ledger": all_of(
         other("sinks.held:compare", lambda _: lambda *_: _nothing()),

@@ -66,8 +66,9 @@ class Told:
         ]
         for accessor in outlet_events._dict.values():
             for told in accessor.asset_alias_events:
-                assert told.dest_asset_key.name == f"semel://{spec.name}"
-                made.append(SimpleNamespace(pipeline=spec.name, extra=told.extra))
+                name = told.dest_asset_key.name.removeprefix("semel://")
+                assert name in (spec.name, f"{spec.name}/windows")
+                made.append(SimpleNamespace(pipeline=name, extra=told.extra))
         self.stored += made if ends else []
         return [event.extra.get("batch_id") for event in made]
 
@@ -245,3 +246,131 @@ def test_what_comes_late_is_told_once(bench: Workbench, ledger: Ledger, told: To
     times = tuple(datetime.fromisoformat(text).replace(tzinfo=UTC) for text in (start, end))
     assert len(plan(ledger, spec, "by hand", times).names) == 2
     assert planned(5)[0] == []
+
+
+def windowed(bench: Workbench, **changes: Any) -> Spec:
+    source = BY_DAY | {"path": "in/*.jsonl"}
+    return bench.spec(source=source, record_time="at", window={"size": "1 day"}, **changes)
+
+
+def of_windows(told: Told) -> list[list[list[str]]]:
+    """The windows of each event that the asset of complete windows has had."""
+    found = [event for event in told.stored if event.pipeline == "events/windows"]
+    assert all(event.extra["pipeline"] == "events" for event in found)
+    return [event.extra["windows"] for event in found]
+
+
+FIRST = ["2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"]
+
+
+def test_complete_windows_are_told(bench: Workbench, ledger: Ledger, told: Told) -> None:
+    """By the batch's event, and by that of an asset of their own; what repeats tells nothing."""
+    from semel.airflow.assets import windows
+    from semel.airflow.operators import FinalizeOperator
+
+    spec = windowed(bench)
+    bench.write("in/2026-01-01.jsonl", events(0, 10))
+    committed(ledger, spec)
+
+    def task() -> Any:
+        return FinalizeOperator(
+            task_id="finalize", pipeline=spec.name, outlets=[windows(spec.name)]
+        )
+
+    with failpoints.armed("finalize.after_finalized", killed), pytest.raises(failpoints.FaultError):
+        told.run(task(), ledger, spec)
+    assert of_windows(told) == []
+    told.run(task(), ledger, spec)
+    assert of_windows(told) == [[FIRST]]
+    [own] = [event for event in told.stored if event.pipeline == "events"]
+    assert own.extra["windows"] == [FIRST]
+    for _ in range(2):
+        told.run(task(), ledger, spec)
+    assert len(told.stored) == 2
+
+
+def test_a_window_that_is_not_complete_is_not_told(
+    bench: Workbench, ledger: Ledger, told: Told
+) -> None:
+    """It waits for the delay behind it, which a plan that finds nothing completes."""
+    from semel.airflow.assets import windows
+    from semel.airflow.operators import FinalizeOperator, PlanOperator
+
+    spec = bench.spec(
+        source=BY_DAY | {"path": "in/*.jsonl"}, record_time="at",
+        window={"size": "1 day", "delay": "1 day"},
+    )  # fmt: skip
+    bench.write("in/2026-01-01.jsonl", events(0, 10))
+    committed(ledger, spec)
+    outlets = [windows(spec.name)]
+    told.run(FinalizeOperator(task_id="f", pipeline=spec.name, outlets=outlets), ledger, spec)
+    assert of_windows(told) == [] and told.stored[0].extra["windows"] == []
+    next_day = tuple(moment.replace(day=moment.day + 1) for moment in DAY)
+    task = PlanOperator(task_id="plan", pipeline=spec.name, outlets=outlets)
+    task._pass_over = lambda context, text: text
+    told.run(task, ledger, spec, run_id="scheduled__2", day=next_day)
+    assert of_windows(told) == [[FIRST]]
+
+
+def test_collect_tells_of_windows(bench: Workbench, ledger: Ledger, told: Told) -> None:
+    """Of a batch whose run is gone."""
+    spec = windowed(bench)
+    bench.write("in/2026-01-01.jsonl", events(0, 10))
+    committed(ledger, spec)
+    later(ledger, "committed_at", 1)
+    told.run(collecting(spec), ledger, spec)
+    assert of_windows(told) == [[FIRST]]
+
+
+def test_windows_of_what_arrives_are_told(bench: Workbench, ledger: Ledger, told: Told) -> None:
+    """Those that the batch has moved event time past, and not those before it."""
+    spec = bench.spec(record_time="at", window={"size": "1 day"})
+    ends = []
+    for number, hours in enumerate((30, 40, 80), 1):
+        at = (DAY[0].timestamp() + 3_600 * hours) * 1_000
+        when = datetime.fromtimestamp(at / 1_000, UTC).isoformat()
+        bench.write(f"in/{number}.jsonl", [{"id": f"e{number}", "n": 1, "at": when}])
+        batch = plan(ledger, spec, f"airflow:events:r{number}").batch.batch_id
+        stage(ledger, spec, batch, LocalEngine(), quiet)
+        commit(ledger, spec, batch, lambda: None, quiet)
+        told.run(finalizing(spec), ledger, spec, run_id=f"r{number}")
+        ends.append([end[:10] for _, end in told.stored[-1].extra["windows"]])
+    assert ends == [[], [], ["2026-01-03", "2026-01-04"]]
+
+
+def test_a_sensor_waits_for_a_window(
+    bench: Workbench, ledger: Ledger, airflow: None
+) -> None:
+    """It defers while the window is not complete, and fails after so long, with what it waits for.
+    """
+    from datetime import timedelta
+
+    from airflow.sdk.exceptions import TaskDeferred
+
+    from semel.airflow.windows import SemelWindowSensor
+    from semel.errors import TerminalError
+
+    spec = windowed(bench)
+    run = SimpleNamespace(dag_id="other", run_id="r", run_type="scheduled")
+    days = dict(zip(("data_interval_start", "data_interval_end"), DAY, strict=True))
+    context = {"dag_run": run, "params": {}, **days}
+    sensor = SemelWindowSensor(task_id="whole", pipeline=spec.name)
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.act(ledger, spec, context)
+    assert deferred.value.method_name == "resume"
+    since = datetime.fromisoformat(deferred.value.kwargs["since"])
+    sensor.waiting_since = since - timedelta(days=8)
+    with pytest.raises(TerminalError, match="waits for 2026-01-01, after 1 week"):
+        sensor.act(ledger, spec, context)
+    plan(ledger, spec, "r", DAY)
+    assert sensor.act(ledger, spec, context) == "complete: events, 2026-01-01"
+    named = SemelWindowSensor(task_id="w", pipeline=spec.name, start="2026-01-01", end=FIRST[1])
+    assert named.act(ledger, spec, {}) == "complete: events, 2026-01-01"
+    for start, end in ("2026-01-02", "2026-01-01"), ("today", "2026-01-01"):
+        wrong = SemelWindowSensor(task_id="w", pipeline=spec.name, start=start, end=end)
+        with pytest.raises(TerminalError):
+            wrong.act(ledger, spec, {})
+    with pytest.raises(TerminalError, match="waits for no window"):
+        SemelWindowSensor(task_id="w", pipeline=spec.name).act(ledger, spec, {})
+    with pytest.raises(ValueError, match="both start and end"):
+        SemelWindowSensor(task_id="w", pipeline=spec.name, start="2026-01-01")

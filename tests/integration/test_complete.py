@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fixtures.batches.account import quiet, run, settled
 from fixtures.batches.replays import replayed
@@ -431,6 +432,8 @@ def test_windows_in_words(bench: Workbench, ledger: Ledger, shell: Shell) -> Non
     newest = shell.answers("semel windows events")["answer"]["windows"]
     assert [w["state"] for w in newest[:5]] == ["not yet", *["complete"] * 3, "not run"]
     assert len(newest) == 31
+    line = "the newest complete window: 2025-11-05; `semel windows events` lists all"
+    assert line in shell.runs("semel days events").splitlines()
     shell.runs("semel windows events --from 1990-01-01", code=1)
     assert "ask for fewer days with --from and --to" in shell.err
     for day_of in ("0001-01-01", "9999-12-31"):
@@ -473,3 +476,44 @@ def test_windows_of_a_schedule(bench: Workbench, ledger: Ledger, shell: Shell) -
         "2025-11-03 00:00 to 12:00 UTC complete",
     ]
     assert len(shell.runs("semel windows events").splitlines()) == 32
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "windows.md"
+
+
+def test_the_page_is_true(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """docs/windows.md: what it shows is what is printed, and its advice fills the hole."""
+    text = PAGE.read_text()
+    declared = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
+    spec = bench.spec("shop", source=BY_DAY, **declared)
+    for number in (3, 4, 5, 7):
+        land(bench, number)
+        run(ledger, spec, f"r{number}", of(number))
+    command, *shown = text.split("```\n$ ")[1].split("```")[0].splitlines()
+    assert shell.runs(command).splitlines() == shown
+    for line in shown:
+        if line.startswith("next: "):
+            shell.runs(line.removeprefix("next: "))
+    assert "hole" not in shell.runs(command)
+
+
+def test_the_dag_of_the_page(airflow: None) -> None:
+    """docs/windows.md: Airflow takes it, and it prints each window of some events once."""
+    import contextlib
+    import io
+    from types import SimpleNamespace
+
+    from semel.airflow import assets
+
+    blocks = PAGE.read_text().split("```python\n")[1:]
+    made: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block.split("```")[0], "windows.md", "exec"), made)
+    windows = [(day(3), day(4)), (day(4), day(5))]
+    extras = [assets.extra_of_windows("shop", some) for some in (windows, windows[:1])]
+    told = {assets.windows("shop"): [SimpleNamespace(extra=extra) for extra in extras]}
+    task = made["bill"]().get_task("windows")
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        task.python_callable(triggering_asset_events=told)
+    assert out.getvalue().count("2025-11-03T00:00:00") == 1
+    assert out.getvalue().count("2025-11-05T00:00:00") == 1

@@ -44,6 +44,7 @@ WIDER = [
 ]
 REFUSED = {
     "semel show 99": 1,
+    "semel windows events": 1,
     "semel gaps orders": 2,
     "semel find events": 2,
     "semel abandon 1": 1,

@@ -8,7 +8,7 @@ import pytest
 from semel.model.complete import Completeness, State
 from semel.model.times import Times
 from semel.model.windows import Slices, Windows
-from semel.reports.completeness import touched
+from semel.reports.completeness import newest, touched
 
 DAY = timedelta(days=1)
 
@@ -79,6 +79,17 @@ def test_the_windows_that_a_batch_completes() -> None:
     passed = Completeness(event_time=day(6), delay=DAY)
     assert touched(passed, days, Times.of([(day(5), day(6))])) == ends[1:]
     assert touched(passed, days, Times()) == ()
+
+
+def test_the_newest_complete_window() -> None:
+    """Before a hole, where what is covered behind it holds none; or none at all."""
+    days = Windows(Slices(86_400), delay=DAY)
+    assert newest(covered((1, 4), (5, 6), delay=1), days) == (day(2), day(3))
+    assert newest(covered((1, 4), (5, 7.5), delay=1), days) == (day(5), day(6))
+    assert newest(covered((1, 2), delay=1), days) is None
+    assert newest(covered(), days) is newest(Completeness(), days) is None
+    weeks = Windows(Slices(86_400), count=7)
+    assert newest(Completeness(event_time=day(9.5)), weeks) == (day(2), day(9))
 
 
 def test_windows_that_overlap() -> None:

@@ -41,6 +41,20 @@ def tasks(dag: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {task["__var"]["task_id"]: task["__var"] for task in dag["tasks"]}
 
 
+def test_a_pipeline_with_windows(tmp_path: Path) -> None:
+    """Plan and finalize have the asset of complete windows; of a pipeline without, none has."""
+    write(tmp_path, "plain")
+    path = write(tmp_path, "hours")
+    text = path.read_text().replace("page: string", "page: string, at: timestamp")
+    path.write_text(f"{text}record_time: at\nwindow: {{size: 1 hour}}\n")
+    dags = parsed(tmp_path)["dags"]
+    with_it = {
+        name: [task for task, of in tasks(dags[name]).items() if "/windows" in json.dumps(of)]
+        for name in ("plain", "hours")
+    }
+    assert with_it == {"plain": [], "hours": ["plan", "finalize"]}
+
+
 QUEUE = """name: {name}
 source:
   type: nats

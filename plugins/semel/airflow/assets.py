@@ -24,6 +24,7 @@ from semel.reports import summary
 if TYPE_CHECKING:
     from semel.finalize import Finalized
     from semel.ledger import Ledger, Row
+    from semel.reports.completeness import Range
 
 EVENT_WINDOW_DAYS = 7
 """How long after its end a batch may still get its event: a week-end and more. What is older is
@@ -58,6 +59,22 @@ def late(pipeline: str) -> Asset:
     return asset(f"{pipeline}/late")
 
 
+def windows(pipeline: str) -> Asset:
+    """The asset whose events say which windows are complete."""
+    return asset(f"{pipeline}/windows")
+
+
+def extra_of_windows(pipeline: str, found: "Iterable[Range]") -> dict[str, Any]:
+    """What such an event says: complete windows [start, end) in UTC, each once, first ones first.
+    """
+    return {"pipeline": pipeline, "windows": plain(sorted(set(found)))}
+
+
+def plain(found: "Iterable[Range]") -> list[list[str]]:
+    """Windows as JSON."""
+    return [[moment.astimezone(UTC).isoformat() for moment in window] for window in found]
+
+
 def extra_of_late(pipeline: str, days: dict[date, int]) -> dict[str, Any]:
     """What such an event says. `days`: by day (UTC), how many files are new or changed."""
     return {
@@ -75,9 +92,9 @@ def late_known(pipeline: str, extra: dict[str, Any]) -> bool:
     return bool(events) and events[-1].extra == extra
 
 
-def extra(done: "Finalized") -> dict[str, Any]:
+def extra(done: "Finalized", found: "Iterable[Range]" = ()) -> dict[str, Any]:
     """What the event of a batch says: all that a DAG needs that runs on it. Of a replay it names
-    the batch whose output it is, as the marker does.
+    the batch whose output it is, as the marker does. `found`: complete windows that it is of.
     """
     batch = done.batch
     between = batch.interval
@@ -92,6 +109,7 @@ def extra(done: "Finalized") -> dict[str, Any]:
         "days": days(*between) if between else None,
         "counts": asdict(done.counts),
         "marker": str(done.marker),
+        "windows": plain(found),
     }
 
 

@@ -120,14 +120,17 @@ def pipeline_dag(spec: Spec, folder: Path | None) -> DAG:
     )
     where = {"pipeline": spec.name, "folder": _text(folder), "dag": dag}
     by_schedule = spec.schedule and spec.source.select is Select.INTERVAL
+    windows = [assets.windows(spec.name)] if spec.window else []
     chain(
         *_receive(spec, where),
         PlanOperator(
-            task_id="plan", outlets=[assets.late(spec.name)] if by_schedule else [], **where
+            task_id="plan",
+            outlets=[*([assets.late(spec.name)] if by_schedule else []), *windows],
+            **where,
         ),
         StageOperator(task_id="stage", **where),
         CommitOperator(task_id="commit", **where),
-        FinalizeOperator(task_id="finalize", **where),
+        FinalizeOperator(task_id="finalize", outlets=windows, **where),
     )
     return dag
 

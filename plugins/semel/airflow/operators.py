@@ -11,7 +11,7 @@ few seconds to look for DAGs, and they cost 1.6 s of a core.
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from semel.ledger import Ledger
     from semel.model.batch import Batch
     from semel.plan import Plan
+    from semel.reports.completeness import Range
 
 
 def request_key(context: Mapping[str, Any]) -> str:
@@ -144,6 +145,22 @@ class VerbOperator(BaseOperator):
         self.batch_id = found.batch_id
         return found
 
+    def tell_of_windows(
+        self, spec: Spec, found: "Iterable[Range]", context: Mapping[str, Any]
+    ) -> None:
+        """Give the asset of complete windows an event, where it is an outlet of this task and there
+        are some.
+        """
+        asset, found = assets.windows(spec.name), list(found)
+        if asset not in self.outlets:
+            return
+        if found:
+            extra = assets.extra_of_windows(spec.name, found)
+            context["outlet_events"][asset].extra = extra
+        else:
+            # What stays in the list gets an event when the task ends.
+            self.outlets = [outlet for outlet in self.outlets if outlet != asset]
+
     def each(
         self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any], do: "Callable[[Batch], str]"
     ) -> str:
@@ -203,11 +220,12 @@ class PlanOperator(VerbOperator, SkipMixin):
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel import plan
-        from semel.reports import summary
+        from semel.reports import completeness, summary
 
         for why in notify.troubles(spec.notify):
             self.log.warning(why)
         if replays.asked(context):
+            self.tell_of_windows(spec, (), context)
             found = replays.plan(ledger, spec, context, request_key(context))
             text = replays.planned_text(found)
             return text if found else self._pass_over(context, text)
@@ -215,6 +233,12 @@ class PlanOperator(VerbOperator, SkipMixin):
         answer = plan.plan(ledger, spec, key, between, self.say_all)
         text = summary.plan(answer)
         late = self._late(spec, answer, context)
+        completed = ()
+        if spec.window is not None and not answer.done:
+            completed = completeness.touched(
+                completeness.of(ledger, spec), spec.window.windows, answer.covers
+            )
+        self.tell_of_windows(spec, completed, context)
         if answer.batch is not None:
             return "\n".join([*late, text])
         if answer.done:
@@ -340,9 +364,9 @@ class FinalizeOperator(VerbOperator):
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel import finalize
-        from semel.reports import summary
+        from semel.reports import completeness, summary
 
-        asset, finalized = assets.asset(spec.name), []
+        asset, finalized, windows = assets.asset(spec.name), [], []
         events = context["outlet_events"]
 
         def one(batch: "Batch") -> str:
@@ -350,16 +374,19 @@ class FinalizeOperator(VerbOperator):
             counted = not (done.found and assets.known(ledger, spec.name, batch.batch_id))
             others = any(told for _, told in finalized)
             finalized.append((done, counted))
+            found = completeness.of_batch(ledger, spec, batch.root) if counted else ()
+            windows.extend(found)
             if counted:
                 metrics.count(spec.name, done)
             if counted and others:
-                events[assets.OF_REPLAYS].add(asset, extra=assets.extra(done))
+                events[assets.OF_REPLAYS].add(asset, extra=assets.extra(done, found))
             elif counted:
-                events[asset].extra = assets.extra(done)
+                events[asset].extra = assets.extra(done, found)
             return summary.finalize(done)
 
         text = self.each(ledger, spec, context, one)
         self.finalized = spec, finalized
+        self.tell_of_windows(spec, windows, context)
         if not any(counted for _, counted in finalized):
             # What stays in the list gets an event when the task ends.
             self.outlets = [outlet for outlet in self.outlets if outlet != asset]
@@ -392,7 +419,7 @@ class CollectOperator(VerbOperator):
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel import collect, finalize
-        from semel.reports import summary
+        from semel.reports import completeness, summary
 
         done = collect.collect(ledger, spec, self.log.info)
         text = summary.collect(done)
@@ -401,7 +428,11 @@ class CollectOperator(VerbOperator):
         events = context["outlet_events"][assets.OF_COLLECT]
         for batch_id in assets.left(ledger, spec):
             told_of = finalize.finalize(ledger, spec, batch_id)
-            events.add(assets.asset(spec.name), extra=assets.extra(told_of))
+            found = completeness.of_batch(ledger, spec, told_of.batch.root)
+            events.add(assets.asset(spec.name), extra=assets.extra(told_of, found))
+            if found:
+                extra = assets.extra_of_windows(spec.name, found)
+                events.add(assets.windows(spec.name), extra=extra)
             metrics.count(spec.name, told_of)
             name = assets.asset(spec.name).name
             self.log.info("sent an event of batch %s to the asset %s", batch_id, name)

@@ -121,6 +121,11 @@ def _notes(answer: "Days", items: str, unit: str) -> list[str]:
     if text := unsettled(answer.undated, unit):
         where = "not finalized" if answer.by_commit else "elsewhere, or of an unknown day"
         lines.append(f"{where}: {items} {text}; `semel gaps {answer.pipeline}` lists them")
+    if answer.newest_complete:
+        lines.append(
+            f"the newest complete window: {interval(*answer.newest_complete)}; "
+            f"`semel windows {answer.pipeline}` lists all"
+        )
     todo = [day for day in answer.days if day.command]
     lines += [f"next: {day.command}" for day in todo[:FILES_NAMED_MAX]]
     if rest := todo[FILES_NAMED_MAX :]:

@@ -80,7 +80,7 @@ class Sample:
 class SplitReport:
     """The result of one split. `digest` covers the bytes read and their outcomes.
 
-    `buckets`: the record-time buckets of its ids, in scope `bucket`. `times`: the first and the last
+    `buckets`: the record-time buckets of its ids, in scope `bucket`. `times`: the first and last
     record time of its valid records, in microseconds since 1970, where windows are declared.
     `samples` has one record for
     each of the `reasons`. Its valid rows begin at `spill_row` of the task's spill. `kept` is a file

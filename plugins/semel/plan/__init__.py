@@ -45,7 +45,8 @@ class Plan:
     `bytes` and `bytes_left` are in the unit of the `source`. `anew`: the request's uncommitted
     batch that was given up for this one, and why. `resumed`: (name, known name) of partitions
     recognised by their content and read on. `earlier`: by day (UTC), how much from before the run's
-    window no plan has taken or seen in its current state.
+    window no plan has taken or seen in its current state. `covers`: the time that is covered now,
+    of a plan that takes nothing.
     """
 
     pipeline: Pipeline
@@ -62,6 +63,7 @@ class Plan:
     resumed: tuple[tuple[str, str], ...] = ()
     anew: tuple[int, str] | None = None
     earlier: dict[date, int] = field(default_factory=dict)
+    covers: Times = Times()
 
     @property
     def done(self) -> bool:
@@ -128,7 +130,7 @@ def plan(
             continue
         failpoints.point("plan.before_lock")
         try:
-            batch = _write(ledger, pipeline, request, survey, draft)
+            batch, covers = _write(ledger, pipeline, request, survey, draft)
         except _Changed:
             continue
         if draft.failing:
@@ -148,6 +150,7 @@ def plan(
             resumed=survey.matched.resumed,
             anew=anew,
             earlier=earlier(request, survey),
+            covers=covers if batch is None else Times(),
         )
     raise RetryableError(
         f"plan of {spec.name}: other planners changed its claims, or its source changed, "
@@ -217,8 +220,9 @@ def _failed(spec: Spec, refused: list[Refusal]) -> str:
 
 def _write(
     ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey, draft: Draft
-) -> Batch | None:
-    """Write the plan's result; write a batch only if there is something to take.
+) -> tuple[Batch | None, Times]:
+    """Write the plan's result; write a batch only if there is something to take. Returns it, and
+    the time that the plan covers.
 
     _Changed: the plan is out of date, and nothing was written.
     """
@@ -226,9 +230,13 @@ def _write(
     changed = draft.ranges or draft.updates or draft.made or matched.gone or matched.retired
     pipeline_id = pipeline.pipeline_id
     whole = covered.sees_all(request, survey, draft)
+    covers = Times()
     if survey.same_refusals and not changed:
-        if not (whole and _covers_more(ledger, request, pipeline_id)):
-            return None
+        if whole:
+            with ledger.transaction() as connection:
+                covers, is_new = covered.covers(connection, pipeline_id, request)
+        if not (whole and is_new):
+            return None, covers
     stored: dict[str, Any] = {}
     if draft.ranges:  # Before the lock, because it reads the transforms' files.
         stored = provenance.stored(request.spec)
@@ -247,7 +255,7 @@ def _write(
         new = partitions.insert(connection, pipeline_id, draft.made)
         made = {r["name"]: r["source_partition_id"] for r in new}
         _write_holes(connection, draft, made)
-        batch, covers = None, None
+        batch = None
         if whole:
             covers, _ = covered.covers(connection, pipeline_id, request)
         if draft.ranges:
@@ -259,17 +267,11 @@ def _write(
             partitions.restore(connection, released)
         if batch is None:  # Otherwise the batch's statement did.
             partitions.touch(connection, pipeline_id)
-            if covers is not None:
+            if covers.ranges:
                 covered.add(connection, pipeline_id, covers)
         failpoints.point("plan.before_write")
     failpoints.point("plan.after_write")
-    return batch
-
-
-def _covers_more(ledger: Ledger, request: Request, pipeline_id: int) -> bool:
-    """Whether a plan that sees all and takes nothing covers what is not covered yet."""
-    with ledger.transaction() as connection:
-        return covered.covers(connection, pipeline_id, request)[1]
+    return batch, covers
 
 
 def _lock(
@@ -310,7 +312,7 @@ def _write_batch(
     stored: dict[str, Any],
     split_size: int,
     claims: list[dict[str, Any]],
-    covers: Times | None,
+    covers: Times,
 ) -> Batch:
     start, end = request.interval or (None, None)
     made = row(
@@ -326,7 +328,7 @@ def _write_batch(
         interval_start=start,
         interval_end=end,
         claims=json.dumps(claims),
-        covers=covers.to_ledger() if covers else None,
+        covers=covers.to_ledger() if covers.ranges else None,
     )
     return Batch.from_row(made)
 

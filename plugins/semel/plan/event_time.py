@@ -11,7 +11,7 @@ record time that is finalized. It never goes back.
 import sqlalchemy as sa
 
 from semel.declare.parts import Select
-from semel.ledger import Row, change, row, rows
+from semel.ledger import Ledger, Row, change, row
 from semel.model.batch import Batch
 from semel.pipeline.spec import Spec
 
@@ -24,12 +24,12 @@ def is_timed(spec: Spec) -> bool:
     return spec.window is not None and spec.source.select is Select.ARRIVAL
 
 
-def times(connection: sa.Connection, spec: Spec, batch: Batch) -> list[Row]:
+def times(ledger: Ledger, spec: Spec, batch: Batch) -> list[Row]:
     """The first and the last record time of a batch: of each stream, or of all."""
     if spec.window is None or batch.replays is not None or batch.admits is not None:
         return []
     streams = spec.source.streams
-    return rows(connection, "finalize", "times", batch_id=batch.batch_id, streams=streams)
+    return ledger.rows("finalize", "times", batch_id=batch.batch_id, streams=streams)
 
 
 def take_in(connection: sa.Connection, spec: Spec, batch: Batch) -> None:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from semel.declare.parts import Select
 from semel.errors import LimitError, TerminalError
@@ -32,8 +32,8 @@ _YEARS = 100, 9_900
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """A window [start, end). `missing`: what must still be read before it is complete. `command`
-    reads what of that is in the past.
+    """A window [start, end). `missing`: what must still be read before it is complete. `commands`
+    read what of that is in the past.
     """
 
     start: datetime
@@ -107,6 +107,19 @@ def windows(
         known=is_complete.known,
         windows=found,
     )
+
+
+def newest(is_complete: Completeness, declared: Windows) -> Range | None:
+    """The newest complete window, if there is one."""
+    times = is_complete.covered
+    ends = [is_complete.event_time] if times is None else [end for _, end in times.ranges]
+    for end in reversed(ends):
+        # The newest that can be complete by this end, and those that overlap it.
+        around = islice(_back(declared, end - is_complete.delay), declared.count + 1) if end else ()
+        for window in around:
+            if is_complete.complete(*window):
+                return window
+    return None
 
 
 def of_batch(ledger: Ledger, spec: Spec, batch_id: int) -> tuple[Range, ...]:
@@ -184,7 +197,10 @@ def _window(
     )
     if made.state is not State.HOLE:
         return made
-    past = [(low, min(high, is_complete.known, now)) for low, high in made.missing]
+    past = (
+        _cells(spec, is_complete.covered, low, min(high, is_complete.known, now))
+        for low, high in made.missing
+    )
     return replace(
         made,
         commands=tuple(
@@ -193,3 +209,14 @@ def _window(
             if low < high
         ),
     )
+
+
+def _cells(spec: Spec, covered: Times, low: datetime, high: datetime) -> Range:
+    """The intervals of the schedule that a part of a hole lies in, as far as the hole goes."""
+    if low >= high:
+        return low, high
+    first = intervals.cells_of(spec.schedule, low, low + intervals.TICK)[0]
+    last = intervals.cells_of(spec.schedule, high - intervals.TICK, high)[-1]
+    before = max((end for _, end in covered.ranges if end <= low), default=first)
+    after = min((start for start, _ in covered.ranges if start >= high), default=high)
+    return max(first, before), min(last, after)

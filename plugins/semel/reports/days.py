@@ -23,7 +23,7 @@ from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.model.batch import BatchStatus, Counts, Pipeline
 from semel.model.reasons import Said
 from semel.pipeline.spec import Spec
-from semel.reports import intervals
+from semel.reports import completeness, intervals
 from semel.reports.gaps import Gap, Gaps
 from semel.reports.gaps import State as GapState
 from semel.sources import Found
@@ -254,7 +254,8 @@ class Days:
     `looked`: the source was surveyed, could be read, and has times. `undated`: what it shows
     without a time, or outside the cells; None if it was not surveyed. `newest`: the end of the
     newest known interval, if the time asked for was moved to it. `cut`: before the first cell there
-    are more batches than one answer holds.
+    are more batches than one answer holds. `newest_complete`: the newest complete window, where
+    windows are declared.
     """
 
     pipeline: str
@@ -264,6 +265,7 @@ class Days:
     undated: Seen | None = None
     newest: datetime | None = None
     cut: bool = False
+    newest_complete: completeness.Range | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,6 +326,9 @@ def days(
         undated=None if seen is None else seen[-1],
         newest=newest,
         cut=cut,
+        newest_complete=None
+        if spec.window is None
+        else completeness.newest(completeness.of(ledger, spec), spec.window.windows),
     )
 
 

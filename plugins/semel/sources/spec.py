@@ -57,8 +57,8 @@ class Records(Model):
     and has none. `limits`: the keys that bound a batch. `acknowledged`: whether the source is told
     what is finalized; `way`: the keys that say how one gets there to tell it. `dated`: whether each
     part has a time of its own. `streams`: whether the records of each part come in about the order
-    of their time, and those of no two parts do. `expires`: what takes away records that were read. `page`: the
-    document of its kind. `own_folder`: whether each pipeline reads a folder of its own within
+    of their time, apart from those of other parts. `expires`: what takes away records that were
+    read. `page`: the document of its kind. `own_folder`: whether each pipeline reads a folder of its own within
     `folder()`. `receives`: whether messages are received into it before a plan. `aside`: keys that
     say what a plan does, and not what is in a batch.
     """

@@ -21,6 +21,7 @@ PACKET_BYTES_MAX = 128 << 10
 PRELOADED = (
     "semel.airflow.factory", "semel.airflow.spark", "semel.plan", "semel.stage", "semel.commit",
     "semel.finalize", "semel.collect", "semel.runs.replay", "semel.reports.summary",
+    "semel.reports.completeness",
     "semel.spark.session",
     "airflow.providers.apache.spark.hooks.spark_connect", "pyspark.sql.connect.session",
 )  # fmt: skip

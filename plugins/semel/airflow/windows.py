@@ -1,0 +1,118 @@
+"""A sensor for DAGs of others: wait until a window of a pipeline is complete."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from semel.airflow.operators import VerbOperator
+from semel.declare.durations import format_duration
+from semel.errors import TerminalError
+from semel.pipeline.spec import Spec
+
+if TYPE_CHECKING:
+    from semel.ledger import Ledger
+
+
+class SemelWindowSensor(VerbOperator):
+    """Waits until [start, end) is complete.
+
+    `pipeline`, `folder`: as every verb has them. `start`, `end`: ISO 8601, templates; without a
+    zone they are UTC. Left out, it is the run's data interval. `wait_at_most`: after that it fails.
+    How it works: it looks at the ledger, and while the window is not complete again each minute,
+    without a worker until then. What is complete stays so: there is no moment to miss.
+    """
+
+    verb = "wait"
+    template_fields = ("declaration", "start", "end")
+    operator_extra_links = ()
+    waiting_since: datetime | None = None
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        start: str | None = None,
+        end: str | None = None,
+        wait_at_most: timedelta = timedelta(days=7),
+        **kwargs: Any,
+    ) -> None:
+        if (start is None) != (end is None):
+            raise ValueError("give both start and end, or neither: then it is the data interval")
+        super().__init__(pipeline=pipeline, **kwargs)
+        self.start, self.end, self.wait_at_most = start, end, wait_at_most
+
+    def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
+        from semel.reports import completeness
+        from semel.reports.summary import interval
+
+        start, end = self._window(context)
+        found = completeness.of(ledger, spec)
+        shown = f"{spec.name}, {interval(start, end)}"
+        missing = found.missing(start, end)
+        if not missing:
+            return f"complete: {shown}"
+        waits_for = f"{shown} waits for {interval(*missing[0])}"
+        if len(missing) > 1:
+            waits_for += f" and {len(missing) - 1:,} more"
+        now = datetime.now(UTC)
+        since = self.waiting_since or now
+        if now - since >= self.wait_at_most:
+            raise TerminalError(
+                f"{waits_for}, after {format_duration(self.wait_at_most)}",
+                next=f"semel windows {spec.name}",
+            )
+        self.log.info("%s; it checks again in a minute", waits_for)
+        self._look_again(since)
+        raise AssertionError("deferring ends the task")
+
+    def account(
+        self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Its run has no batch."""
+        del ledger, spec, context
+        return {}
+
+    def _window(self, context: Mapping[str, Any]) -> tuple[datetime, datetime]:
+        """TerminalError: it is none."""
+        if self.start is None:
+            start, end = (context.get(f"data_interval_{key}") for key in ("start", "end"))
+        else:
+            start, end = _moment(self.start), _moment(self.end)
+        if start is None or end is None or start >= end:
+            raise TerminalError(
+                f"{self.task_id} waits for no window: it needs a start before an end, or a run "
+                "with a data interval",
+                next="give the sensor start and end",
+            )
+        return start.astimezone(UTC), end.astimezone(UTC)
+
+    def _look_again(self, since: datetime) -> None:
+        from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
+
+        from semel import limits
+
+        self.defer(
+            trigger=TimeDeltaTrigger(timedelta(seconds=limits.LOOK_AGAIN_SECONDS)),
+            method_name="resume",
+            kwargs={"since": since.isoformat()},
+        )
+
+    def resume(
+        self, context: Mapping[str, Any], event: Any = None, *, since: str
+    ) -> dict[str, Any]:
+        """Look again, a minute later."""
+        del event
+        self.waiting_since = datetime.fromisoformat(since)
+        return self.execute(context)
+
+
+def _moment(text: str) -> datetime:
+    """TerminalError: it is no time."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise TerminalError(
+            f"{text!r} is no time: write one such as 2013-01-01T00:00:00Z",
+            next="correct start and end of the sensor",
+        ) from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
