@@ -82,7 +82,7 @@ class SemelWindowSensor(VerbOperator):
             raise TerminalError(
                 f"{self.task_id} waits for no window: it needs a start before an end, or a run "
                 "with a data interval",
-                next="give the sensor start and end",
+                next="clear the task, once the DAG gives it start and end",
             )
         return start.astimezone(UTC), end.astimezone(UTC)
 
