@@ -93,9 +93,9 @@ PROOF = [pytest.mark.proof, pytest.mark.timeout(3600)]
         ("nats", 2_000, 1, 1),
         pytest.param("sqs", 6_000, 1, 3, marks=PROOF),
         pytest.param("nats", 200_000, 1, 10, marks=PROOF),
+        # ElasticMQ goes through all that waits for each answer: 200,000 take it most of an hour.
         pytest.param("sqs", 20_000, 20, 1, marks=PROOF),
-        # pstest goes through all that waits for each answer, and so does ElasticMQ: 200,000 take it
-        # most of an hour.
+        # So does pstest.
         pytest.param("pubsub", 200_000, 10, 1, marks=PROOF),
     ],
 )

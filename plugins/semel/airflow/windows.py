@@ -113,6 +113,6 @@ def _moment(text: str) -> datetime:
     except ValueError as error:
         raise TerminalError(
             f"{text!r} is no time: write one such as 2013-01-01T00:00:00Z",
-            next="correct start and end of the sensor",
+            next="clear the task, once the DAG gives the sensor a start and an end",
         ) from error
     return found if found.tzinfo else found.replace(tzinfo=UTC)
