@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from semel.archive import layout
 from semel.archive.marker import Marker, markers
-from semel.clients.duck import zoneless
 from semel.declare.aggregate import END, FINAL, START
 from semel.declare.parts import Select
 from semel.errors import TerminalError
@@ -90,6 +89,8 @@ def windows(
     the pipeline counts nothing.
     """
     import duckdb
+
+    from semel.clients.duck import zoneless
 
     sink = Path(sink_path)
     parts = dataset(sink, archive_path)
