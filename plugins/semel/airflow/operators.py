@@ -207,7 +207,34 @@ class ReceiveOperator(VerbOperator):
         return summary.receive(done, "plan")
 
 
-class PlanOperator(VerbOperator, SkipMixin):
+class WaitingOperator(VerbOperator):
+    """A verb that may look again, a minute later, until it has what it waits for."""
+
+    waiting_since: datetime | None = None
+
+    def look_again(self, since: datetime, why: str) -> None:
+        """In a minute, without a worker until then. `why`: what it waits for."""
+        from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
+
+        from semel import limits
+
+        self.log.info("%s, since %s; it checks again in a minute", why, f"{since:%F %H:%M} UTC")
+        self.defer(
+            trigger=TimeDeltaTrigger(timedelta(seconds=limits.LOOK_AGAIN_SECONDS)),
+            method_name="resume",
+            kwargs={"since": since.isoformat()},
+        )
+
+    def resume(
+        self, context: Mapping[str, Any], event: Any = None, *, since: str
+    ) -> dict[str, Any]:
+        """Look again, a minute later."""
+        del event
+        self.waiting_since = datetime.fromisoformat(since)
+        return self.execute(context)
+
+
+class PlanOperator(WaitingOperator, SkipMixin):
     """plan. When there is nothing to take, it does what `source.on_empty` says.
 
     skip: it succeeds, and the other tasks are skipped. But not when the run has a batch already:
@@ -216,7 +243,6 @@ class PlanOperator(VerbOperator, SkipMixin):
 
     verb = "plan"
     inherits_from_skipmixin = True
-    waiting_since: datetime | None = None
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel import plan
@@ -248,7 +274,7 @@ class PlanOperator(VerbOperator, SkipMixin):
         since = self.waiting_since or now
         if answer.must_wait(spec, now - since):
             self.say_all(text)
-            self._look_again(since)
+            self.look_again(since, "nothing to take")
         return self._pass_over(context, text)
 
     def _pass_over(self, context: Mapping[str, Any], text: str) -> str:
@@ -274,27 +300,6 @@ class PlanOperator(VerbOperator, SkipMixin):
             else:
                 context["outlet_events"][asset].extra = extra
         return [summary.late(spec.name, days)] if days else []
-
-    def _look_again(self, since: datetime) -> None:
-        """In a minute, without a worker until then."""
-        from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
-
-        from semel import limits
-
-        self.log.info(f"waiting since {since:%F %H:%M} UTC; it checks again in a minute")
-        self.defer(
-            trigger=TimeDeltaTrigger(timedelta(seconds=limits.LOOK_AGAIN_SECONDS)),
-            method_name="resume",
-            kwargs={"since": since.isoformat()},
-        )
-
-    def resume(
-        self, context: Mapping[str, Any], event: Any = None, *, since: str
-    ) -> dict[str, Any]:
-        """Look again, a minute later."""
-        del event
-        self.waiting_since = datetime.fromisoformat(since)
-        return self.execute(context)
 
 
 class _StagingOperator(VerbOperator):

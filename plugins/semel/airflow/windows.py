@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from semel.airflow.operators import VerbOperator
+from semel.airflow.operators import WaitingOperator
 from semel.declare.durations import format_duration
 from semel.errors import TerminalError
 from semel.pipeline.spec import Spec
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from semel.ledger import Ledger
 
 
-class SemelWindowSensor(VerbOperator):
+class SemelWindowSensor(WaitingOperator):
     """Waits until [start, end) is complete.
 
     `pipeline`, `folder`: as every verb has them. `start`, `end`: ISO 8601, templates; without a
@@ -25,7 +25,6 @@ class SemelWindowSensor(VerbOperator):
     verb = "wait"
     template_fields = ("declaration", "start", "end")
     operator_extra_links = ()
-    waiting_since: datetime | None = None
 
     def __init__(
         self,
@@ -61,8 +60,7 @@ class SemelWindowSensor(VerbOperator):
                 f"{waits_for}, after {format_duration(self.wait_at_most)}",
                 next=f"semel windows {spec.name}",
             )
-        self.log.info("%s; it checks again in a minute", waits_for)
-        self._look_again(since)
+        self.look_again(since, waits_for)
         raise AssertionError("deferring ends the task")
 
     def account(
@@ -85,25 +83,6 @@ class SemelWindowSensor(VerbOperator):
                 next="clear the task, once the DAG gives it start and end",
             )
         return start.astimezone(UTC), end.astimezone(UTC)
-
-    def _look_again(self, since: datetime) -> None:
-        from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
-
-        from semel import limits
-
-        self.defer(
-            trigger=TimeDeltaTrigger(timedelta(seconds=limits.LOOK_AGAIN_SECONDS)),
-            method_name="resume",
-            kwargs={"since": since.isoformat()},
-        )
-
-    def resume(
-        self, context: Mapping[str, Any], event: Any = None, *, since: str
-    ) -> dict[str, Any]:
-        """Look again, a minute later."""
-        del event
-        self.waiting_since = datetime.fromisoformat(since)
-        return self.execute(context)
 
 
 def _moment(text: str) -> datetime:
