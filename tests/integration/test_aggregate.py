@@ -363,6 +363,7 @@ def test_a_topic_cannot_be_merged(bench: Workbench) -> None:
     [
         {"window": {"size": "1 day", "zone": "Europe/Berlin"}},
         {"window": {"size": "1 hour"}},
+        {"record_time": "seen", "source": {"schema": {**SCHEMA, "seen": "timestamp"}}},
         {"aggregate": {"by": ["user"], "columns": COLUMNS}},
         {"aggregate": {"by": [["user"], []], "columns": {"events": "count()"}}},
     ],

@@ -48,7 +48,7 @@ def identity_of(spec: Spec) -> dict[str, Any]:
         "record_id": list(spec.record_id),
         "scope": str(spec.dedup.scope),
         "shards": spec.dedup.shards,
-        "record_time": spec.record_time if by_bucket or spec.aggregate else None,
+        "record_time": spec.record_time if by_bucket else None,
         "types": types,
         **_counted(spec),
     }
@@ -61,7 +61,7 @@ def _counted(spec: Spec) -> dict[str, Any]:
         return dict.fromkeys(_COUNTED)
     plain = spec.to_json()
     window = {key: plain["window"][key] for key in ("size", "every", "zone")}
-    return {"window": window, "aggregate": plain["aggregate"]}
+    return {"window": window | {"of": spec.record_time}, "aggregate": plain["aggregate"]}
 
 
 def to_text(identity: dict[str, Any]) -> str:
@@ -84,12 +84,9 @@ def check(stored: str, spec: Spec) -> None:
         if old["types"].get(name, kind) != kind
     ]
     if changes:
-        counted = set(changed) <= {*_COUNTED}
-        why = (
-            "the rows of its windows are made of it, and old and new would not add up"
-            if counted and len(changes) == len(changed)
-            else "the ids in its catalog are made of it, and every record would pass as new"
-        )
+        why = "the ids in its catalog are made of it, and every record would pass as new"
+        if {*changed} & {*_COUNTED}:
+            why = "the rows of its windows are made of it, and old and new would not add up"
         raise TerminalError(
             f"pipeline {spec.name}: {'; '.join(changes)}: {why}. Put it back, or declare a new "
             "pipeline with its own name and sink"
