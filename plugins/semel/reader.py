@@ -100,8 +100,8 @@ def windows(
     if spec.aggregate is None:
         raise TerminalError(f"{sink} has rows of records, and counts no windows; read `dataset`")
     declared = spec.window.windows
-    begin = [] if since is None else [pc.field(START) >= since - declared.longest]
-    end = [] if until is None else [pc.field(START) < until]
+    begin = [] if since is None else [pc.field(START) >= since]
+    end = [] if until is None else [pc.field(START) < until + declared.longest]
     rows = parts.to_table(filter=reduce(and_, begin + end) if begin + end else None)
     of = windows_of(declared, pc.unique(rows.column(START)).to_pylist())
     for wanted, compare in ((since, pc.greater_equal), (until, pc.less)):

@@ -161,6 +161,31 @@ def test_final_by_event_time(bench: Workbench, ledger: Ledger) -> None:
     assert found == {start: start != max(found) for start in found} and len(found) == 4
 
 
+def test_windows_between_two_times(bench: Workbench, ledger: Ledger) -> None:
+    """A reader that asks for some windows gets all of these, also where windows overlap."""
+    spec = counting(bench, window={"size": "3 hours", "every": "1 hour"})
+    bench.write("in/a.jsonl", clicks(0, 60))
+    run(ledger, spec, "r1")
+    whole = reader.windows(spec.sink_path()).to_pylist()
+    since, until = (datetime(2013, 10, 26, hour, tzinfo=UTC) for hour in (14, 16))
+    found = reader.windows(spec.sink_path(), since=since, until=until).to_pylist()
+    assert found == [row for row in whole if since <= in_utc(row["window_start"]) < until]
+
+
+def test_final_by_any_clock(bench: Workbench, ledger: Ledger, table: Warehouse) -> None:
+    """A delay of a day has 24 hours, also where the reader's clock goes forward in it."""
+    spec = counting(bench, window={"size": "1 hour", "delay": "1 day"}, sink=TABLE)
+    begin, [record] = datetime(2024, 3, 30, 12, 30, tzinfo=UTC), clicks(0, 1)
+    for at, hours in enumerate((0, 24, 24.1)):  # A batch knows the event time before it.
+        time = begin + timedelta(hours=hours)
+        bench.write(f"in/{at}.jsonl", [{**record, "id": f"e{at}", "at": time.isoformat()}])
+        run(ledger, spec, f"r{at}")
+    with psycopg.connect(table.dsn) as connection:
+        connection.execute("SET TIME ZONE 'Europe/Berlin'")
+        [first, *_] = connection.execute("SELECT final FROM events ORDER BY window_start")
+    assert first == (False,)
+
+
 # Attacks AG3.
 @pytest.mark.parametrize("by", [[["user"], []], [[]], ["user"]], ids=str)
 def test_one_batch_or_many(bench: Workbench, ledger: Ledger, by: list) -> None:
