@@ -203,8 +203,9 @@ SELECT * FROM unnest(CAST({slice} AS timestamptz[]), CAST({window_start} AS time
 ON CONFLICT DO NOTHING;
 
 -- name: note_complete
+-- The delay in seconds: a day of an interval may have 23 hours where the reader is.
 INSERT INTO {complete} AS c (table_name, covered, delay)
-VALUES ({table}, CAST({covered} AS tstzmultirange), {delay})
+VALUES ({table}, CAST({covered} AS tstzmultirange), make_interval(secs => {delay}))
 ON CONFLICT (table_name) DO UPDATE
 SET covered = c.covered + excluded.covered, delay = excluded.delay;
 

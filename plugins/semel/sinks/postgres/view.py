@@ -70,7 +70,7 @@ def note(connection: Connection, target: PostgresTarget, won: Won) -> None:
     values = {name: [row[name] for row in found] for name in (SLICE, START, END)}
     connection.execute(filled("note_windows", **names, **values))
     covered = [Range(*ends, "[)") for ends in won.complete]
-    delay = target.counting.windows.delay
+    delay = target.counting.windows.delay.total_seconds()
     values = {"table": target.names[1], "covered": Multirange(covered), "delay": delay}
     connection.execute(filled("note_complete", **names, **values))
 
