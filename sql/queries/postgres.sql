@@ -168,6 +168,15 @@ FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = %(schema)s AND c.relname = %(view)s;
 
+-- name: beside
+-- What stands at the names of the tables beside the view, and its columns.
+SELECT c.relname::text AS name, array_agg(a.attname::text ORDER BY a.attnum) AS columns
+FROM pg_class AS c
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+LEFT JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE n.nspname = %(schema)s AND c.relname = ANY(%(names)s)
+GROUP BY c.oid;
+
 -- name: create_windows
 CREATE TABLE IF NOT EXISTS {windows} (
     slice        timestamptz NOT NULL,
@@ -180,6 +189,10 @@ CREATE TABLE IF NOT EXISTS {complete} (
     covered      tstzmultirange NOT NULL,
     delay        interval NOT NULL
 );
+
+-- name: forget_complete
+-- What is said of a table that was there before, and is gone.
+DELETE FROM {complete} WHERE table_name = {table};
 
 -- name: create_start_index
 CREATE INDEX ON {table} ({start});

@@ -23,6 +23,7 @@ from semel import reader
 from semel.audit import audit
 from semel.errors import CorruptionError, LimitError, SpecError, TerminalError
 from semel.ledger import Ledger
+from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 from semel.repair.accept import accept_columns
 from semel.repair.adopt import adopt
@@ -434,6 +435,47 @@ def test_a_table_of_the_views_name_is_left_alone(
     with pytest.raises(TerminalError, match="give sink.table another name"):
         run(ledger, counting(bench, sink=TABLE), "r1")
     assert table.run("SELECT count(*) FROM events") == [(0,)]
+
+
+# Attacks AG5.
+@pytest.mark.parametrize("name", ["events_windows", "semel_complete"])
+def test_a_table_of_a_name_beside_the_view_is_left_alone(
+    bench: Workbench, ledger: Ledger, table: Warehouse, name: str
+) -> None:
+    """Refused before anything is committed, with what to do."""
+    table.run(f"CREATE TABLE {name} (x int)")
+    bench.write("in/a.jsonl", clicks(0, 20))
+    with pytest.raises(TerminalError, match=f"{name}. is there, and is no table that semel made"):
+        run(ledger, counting(bench, sink=TABLE), "r1")
+    [batch] = ledger.rows("look", "batches", name="counts", count=9)
+    assert batch["status"] == "planned"
+
+
+@pytest.mark.parametrize("name", ["semel_batch", "semel_complete"])
+def test_a_view_of_the_name_of_semels_own_is_refused(
+    bench: Workbench, table: Warehouse, name: str
+) -> None:
+    """Its view would take the place of a table that semel needs."""
+    with pytest.raises(TerminalError, match="a table of another name"):
+        open_sink(counting(bench, sink={**TABLE, "table": name}))
+
+
+def test_a_table_that_is_made_again_is_not_final(
+    bench: Workbench, ledger: Ledger, table: Warehouse
+) -> None:
+    """What was complete of a table of that name, which is gone, says nothing of the new one."""
+    bench.write("in/a.jsonl", clicks(0, 40))
+    run(ledger, counting(bench, sink=TABLE), "r1")
+    bench.write("in/b.jsonl", clicks(40, 41))
+    run(ledger, counting(bench, sink=TABLE), "r2")
+    assert any(finals(counting(bench, sink=TABLE), table).values())
+    table.run("DROP TABLE events_parts CASCADE")
+    table.run("DELETE FROM semel_batch")
+    lose(ledger)
+    bench.write("new/a.jsonl", clicks(0, 1))
+    spec = counting(bench, name="new", sink=TABLE, source={"schema": SCHEMA, "path": "new/*.jsonl"})
+    run(ledger, spec, "r1")
+    assert not any(finals(spec, table).values())
 
 
 def test_a_key_that_the_table_refuses(bench: Workbench, ledger: Ledger, table: Warehouse) -> None:

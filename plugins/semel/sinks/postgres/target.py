@@ -18,6 +18,9 @@ from semel.errors import TerminalError
 BATCHES = "semel_batch"
 """The table, beside the target, that says which batches have landed."""
 
+COMPLETE = "semel_complete"
+"""The table, beside the others, that says what is complete of which."""
+
 BATCH_COLUMN = "_semel_batch"
 SEQ_COLUMN = "_semel_seq"
 NAME_BYTES_MAX = 63  # PostgreSQL cuts a longer name without a word.
@@ -55,10 +58,10 @@ class PostgresTarget:
                     f"sink.table {self.table!r}: a name has 1 to {NAME_BYTES_MAX} bytes in "
                     "PostgreSQL, and no NUL; write another one"
                 )
-        if self.names[1] == BATCHES:
+        if {self.names[1], self._base} & {BATCHES, COMPLETE}:
             raise TerminalError(
-                f"sink.table {self.table!r} is where semel writes which batches have landed; give "
-                "the rows a table of another name"
+                f"sink.table {self.table!r} is where semel writes which batches have landed, or "
+                "what is complete; give the rows a table of another name"
             )
         if (self.mode == "upsert") != bool(self.key):
             raise TerminalError(

@@ -19,17 +19,22 @@ from semel.formats.merged import SLICE, merge_query, windows_of
 from semel.model.windows import UTC_TIME
 from semel.sinks import Won
 from semel.sinks.postgres.link import Connection, filled, is_there
-from semel.sinks.postgres.target import PostgresTarget
+from semel.sinks.postgres.target import COMPLETE, PostgresTarget
 
-COMPLETE = "semel_complete"
-"""The table, beside the others, that says what is complete of which."""
+_COLUMNS = {
+    "windows": [SLICE, START, END],
+    "complete": ["table_name", "covered", "delay"],
+}
+"""Of the two tables beside the view."""
 
 _COMMENT = "The windows of a pipeline of semel, merged from its partial rows."
 
 
 # Keeps AG5.
 def check(connection: Connection, target: PostgresTarget) -> None:
-    """TerminalError: something that is no view of semel's has its name."""
+    """TerminalError: something that semel did not make has the name of the view, or of a table
+    beside it.
+    """
     schema, view = target.view._obj
     names = {"schema": schema, "view": view}
     found = connection.execute(query("postgres", "comment").text, names).fetchone()
@@ -38,6 +43,15 @@ def check(connection: Connection, target: PostgresTarget) -> None:
             f"{target.view.as_string()} is there, and is no view that semel made: aggregate makes "
             f"one of that name, over {target.shown}; give sink.table another name"
         )
+    names = {target.windows._obj[1]: "windows", COMPLETE: "complete"}
+    values = {"schema": schema, "names": list(names)}
+    for there in connection.execute(query("postgres", "beside").text, values).fetchall():
+        if there["columns"] != _COLUMNS[names[there["name"]]]:
+            raise TerminalError(
+                f"{sql.Identifier(schema, there['name']).as_string()} is there, and is no table "
+                f"that semel made: aggregate makes one of that name, beside {target.shown}; "
+                "rename it, or give sink.table another name"
+            )
 
 
 def make(connection: Connection, target: PostgresTarget, schema: pa.Schema) -> None:
@@ -47,6 +61,7 @@ def make(connection: Connection, target: PostgresTarget, schema: pa.Schema) -> N
     if is_there(connection, target.view):
         return
     start = sql.Identifier(START)
+    connection.execute(filled("forget_complete", complete=names["complete"], table=target.names[1]))
     connection.execute(filled("create_start_index", table=target.identifier, start=start))
     merged = merge_query(
         target.counting.aggregate,
