@@ -19,7 +19,7 @@ from semel.archive import layout
 from semel.archive.marker import Marker, markers
 from semel.declare.aggregate import END, FINAL, START
 from semel.declare.parts import Select
-from semel.errors import TerminalError
+from semel.errors import LimitError, TerminalError, first_line
 from semel.formats.merged import merge_query, windows_of
 from semel.formats.output import columns_for_readers, dataset_of
 from semel.model.complete import Completeness
@@ -85,7 +85,7 @@ def windows(
 
     window_start and window_end (UTC); the keys, null where a row is of a level without them; the
     columns; `final`: whether the window is complete (docs/windows.md), null where markers do not
-    tell it, of a topic; `_semel_level`: the item of aggregate.by. TerminalError: as `dataset`; or
+    tell it, of a topic; `_semel_level`: the item of aggregate.by. LimitError: a sum has more than 38 digits. TerminalError: as `dataset`; or
     the pipeline counts nothing.
     """
     import duckdb
@@ -114,8 +114,13 @@ def windows(
         connection.register("parts", zoneless(rows))
         connection.register("windows", zoneless(of.append_column(FINAL, final)))
         query = merge_query(spec.aggregate, declared, parts="parts", windows="windows")
-        made = connection.sql(f"{query} ORDER BY ALL").to_arrow_table()
-    return made
+        try:
+            return connection.sql(f"{query} ORDER BY ALL").to_arrow_table()
+        except duckdb.OutOfRangeException as error:
+            raise LimitError(
+                f"{sink}: a sum of a window has more than 38 digits ({first_line(error)}); read "
+                "its partial rows by `dataset`, or other windows by `since` and `until`"
+            ) from error
 
 
 def _completeness(found: list[Marker]) -> Completeness | None:

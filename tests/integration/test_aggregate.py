@@ -259,6 +259,19 @@ def test_sums_are_exact_or_refused(bench: Workbench, ledger: Ledger) -> None:
     assert len(reader.windows(spec.sink_path())) == 1
 
 
+def test_batches_whose_sum_is_too_large(bench: Workbench, ledger: Ledger) -> None:
+    """Each fits, and what they make together does not: the reader says so, and what helps."""
+    schema = {**SCHEMA, "d": "decimal(38,0)"}
+    spec = counting(bench, source={"schema": schema}, aggregate={"columns": {"d": "sum(d)"}})
+    for at in range(3):
+        line = json.dumps({**clicks(at, at + 1, step=1)[0], "d": 0})
+        bench.write(f"in/{at}.jsonl", [line.replace('"d": 0', f'"d": {38 * "9"}').encode()])
+        run(ledger, spec, f"r{at}")
+    with pytest.raises(LimitError, match="its partial rows by `dataset`"):
+        reader.windows(spec.sink_path())
+    assert reader.dataset(spec.sink_path()).count_rows() == 3
+
+
 # Attacks AG2.
 def test_rows_that_stand_for_too_few(
     bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
