@@ -14,13 +14,14 @@ import pytest
 from psycopg.rows import dict_row
 
 from fixtures.batches.account import quiet, run, settled
-from fixtures.batches.compares import forge
+from fixtures.batches.compares import compared, forge
 from fixtures.batches.replays import broken, proven, replayed
 from fixtures.batches.workbench import Workbench
 from fixtures.postgres.server import lose
 from fixtures.postgres.warehouse import TABLE, Warehouse
 from semel import reader
 from semel.audit import audit
+from semel.cli import main
 from semel.errors import CorruptionError, LimitError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.pipeline.opening import open_sink
@@ -553,6 +554,33 @@ def test_more_keys_than_a_task_holds(
     run(ledger, spec, "r1")
     assert merged(spec) == expected(records)
     proven(spec)
+
+
+def test_compare_is_refused(bench: Workbench, ledger: Ledger) -> None:
+    """It does not know windows yet, and names what does."""
+    bench.write("in/a.jsonl", clicks(0, 5))
+    spec = counting(bench)
+    run(ledger, spec, "r1")
+    with pytest.raises(TerminalError, match="counts the records of each batch") as refused:
+        compared(ledger, spec)
+    assert refused.value.next == "semel audit counts"
+    assert main(["audit", "counts"]) == 0
+
+
+def test_find_says_what_it_cannot_see(
+    bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A record that is counted has no row of its own; a repeat has its decision."""
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+    bench.write("in/a.jsonl", [*clicks(0, 5), *clicks(3, 4)])
+    run(ledger, counting(bench), "r1")
+    assert main(["find", "counts", "e000001"]) == 0
+    said = capsys.readouterr().out
+    assert "survivors cannot be seen there" in said
+    assert "not among the repeats and dead letters of 1 finalized batches" in said
+    assert main(["find", "counts", "e000003"]) == 0
+    assert "duplicate_in_batch" in capsys.readouterr().out
 
 
 def test_hostile_names(bench: Workbench, ledger: Ledger, table: Warehouse) -> None:

@@ -137,7 +137,8 @@ def find(
             more = f"{behind} {part} what none of them has"
             if behind is None:
                 more = "what else the source holds cannot be told, as the ledger does not answer"
-            print(f"not in any of {found.batches} finalized batches; {more}")
+            where = "in any" if found.in_output else "among the repeats and dead letters"
+            print(f"not {where} of {found.batches} finalized batches; {more}")
         if found.damaged:
             print(f"next: semel audit {pipeline}")
         elif not found.places:
