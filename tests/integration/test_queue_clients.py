@@ -1,6 +1,7 @@
 """What `Queue` promises, of the clients of all services, against real servers."""
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -300,7 +301,8 @@ def test_credentials_that_expire_are_renewed(
         "    'SessionToken': 't', 'Expiration': at.isoformat()}))\n"
     )
     config = tmp_path / "config"
-    config.write_text(f"[profile short]\ncredential_process = {sys.executable} {program}\n")
+    command = shlex.join([sys.executable, str(program)])
+    config.write_text(f"[profile short]\ncredential_process = {command}\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
