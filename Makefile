@@ -45,7 +45,7 @@ else
 endif
 
 .PHONY: rest
-rest: venv ## What `make test` left out with the same SEMEL_SEED: some 12 minutes
+rest: venv ## A share of what `make test` left out with the same SEMEL_SEED: some 10 minutes
 	@$(PYTEST) $(WORKERS) --tier rest tests
 
 .PHONY: proof

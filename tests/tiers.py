@@ -2,9 +2,9 @@
 
 - `--tier quick` is `make test`: each test, of the matrices in SAMPLED a sample, and nothing that is
   marked `rest` or `proof`.
-- `--tier rest` is `make rest`, and CI runs both: what quick left out with the same SEMEL_SEED, of a
-  matrix in SAMPLED some cases that the seed draws; and with more examples and steps the tests that
-  draw some.
+- `--tier rest` is `make rest`, and CI runs both: what quick left out with the same SEMEL_SEED, of two
+  files in three, and of a matrix in SAMPLED of some cases, that the seed draws; and with more
+  examples and steps the tests that draw some.
 - `--tier proof` is `make proof`: each case, and more examples of Hypothesis.
 - Without a tier, as by `pytest` and `make test T=...`: each case but those marked `proof`; and what
   is given by its name, whatever it is marked with.
@@ -47,6 +47,8 @@ NOT_LONG = f"{NEVER} and not proof"
 REST_CASES, REST_SHARE = 2, 1 / 12
 """What rest takes of a matrix that quick has sampled: so many cases, or such a share if that is
 more."""
+REST_FILES = 2 / 3
+"""The share of the files that rest takes something of."""
 _GUARDED = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
 _OF_RULES = ("protocol", "postgres", "kafka", "queues", "bigquery", "aggregates")
 PAGES = [ROOT / "docs" / f"{name}.md" for name in _OF_RULES]
@@ -132,8 +134,12 @@ def in_rest(items: Sequence[pytest.Item], quick: set[str], seed: int) -> set[str
     for item in items:
         if item.nodeid not in quick and not item.get_closest_marker("proof"):
             functions[item.nodeid.partition("[")[0]].append(item.nodeid)
+    files = sorted({name.partition("::")[0] for name in functions})
+    drawn = random.Random(f"{seed} rest").sample(files, math.ceil(len(files) * REST_FILES))
     found = set()
     for name, left in functions.items():
+        if name.partition("::")[0] not in drawn:
+            continue
         if name.startswith(SAMPLED):
             many = max(REST_CASES, math.ceil(len(left) * REST_SHARE))
             left = random.Random(f"{seed} rest {name}").sample(left, min(many, len(left)))
