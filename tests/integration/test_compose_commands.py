@@ -46,7 +46,10 @@ def services(postgres: str, tmp_path: Path) -> Iterator[dict]:
             text = text.replace(f"@postgres:5432/{name}", there)
         text = text.replace("15002", str(free_port())).replace("/semel/.semel", str(tmp_path))
         text = text.replace("/usr/local/bin/python", "python")
-        text = re.sub(r"(?<!\w)/semel/", f"{ROOT}/", text)
+        # In the container no folder has a space in its name, as one above a checkout may have.
+        checkout = tmp_path / "checkout"
+        checkout.symlink_to(ROOT)
+        text = re.sub(r"(?<!\w)/semel/", f"{checkout}/", text)
         # A container's network is its own; here nothing but loopback may be listened on.
         loopback = ("connect.grpc.binding.address", "driver.bindAddress", "driver.host")
         (tmp_path / "spark-defaults.conf").write_text(
