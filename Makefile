@@ -36,7 +36,7 @@ WORKERS = -n auto
 PART = $(foreach t,$(firstword $(subst ::, ,$(T))),$(if $(wildcard $(t)),'$(T)',tests -k '$(T)'))
 
 .PHONY: test
-test: venv ## Attack each promise once: a sample, 8 minutes. T=kafka, T=FILE: all of a part
+test: venv ## Attack each promise once: a sample, 14 minutes. T=kafka, T=FILE: all of a part
 ifdef T
 	@$(PYTEST) $(WORKERS) $(PART)
 else
