@@ -51,14 +51,14 @@ class PostgresTarget:
     json_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        longest = [f"{self._base}_windows"] if self.counting else []
+        longest = [self.windows_name] if self.counting else []
         for name in (*self.names, *longest):
             if not 0 < len(name.encode()) <= NAME_BYTES_MAX or "\0" in name:
                 raise TerminalError(
                     f"sink.table {self.table!r}: a name has 1 to {NAME_BYTES_MAX} bytes in "
                     "PostgreSQL, and no NUL; write another one"
                 )
-        if {self.names[1], self._base} & {BATCHES, COMPLETE}:
+        if {self.names[1], self.view_name} & {BATCHES, COMPLETE}:
             raise TerminalError(
                 f"sink.table {self.table!r} is where semel writes which batches have landed, or "
                 "what is complete; give the rows a table of another name"
@@ -87,16 +87,22 @@ class PostgresTarget:
     @property
     def view(self) -> sql.Identifier:
         """The view that merges partial rows, for a statement."""
-        return sql.Identifier(self.names[0], self._base)
+        return sql.Identifier(self.names[0], self.view_name)
 
     @property
     def windows(self) -> sql.Identifier:
         """The table of their windows, for a statement."""
-        return sql.Identifier(self.names[0], f"{self._base}_windows")
+        return sql.Identifier(self.names[0], self.windows_name)
 
     @property
-    def _base(self) -> str:
+    def view_name(self) -> str:
+        """The declared name, which the view has."""
         return self.names[1].removesuffix("_parts")
+
+    @property
+    def windows_name(self) -> str:
+        """The name of the table of windows."""
+        return f"{self.view_name}_windows"
 
     @property
     def identifier(self) -> sql.Identifier:

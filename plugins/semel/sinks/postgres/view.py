@@ -35,7 +35,7 @@ def check(connection: Connection, target: PostgresTarget) -> None:
     """TerminalError: something that semel did not make has the name of the view, or of a table
     beside it.
     """
-    schema, view = target.view._obj
+    schema, view = target.names[0], target.view_name
     names = {"schema": schema, "view": view}
     found = connection.execute(query("postgres", "comment").text, names).fetchone()
     if found and found["comment"] != _COMMENT:
@@ -43,7 +43,7 @@ def check(connection: Connection, target: PostgresTarget) -> None:
             f"{target.view.as_string()} is there, and is no view that semel made: aggregate makes "
             f"one of that name, over {target.shown}; give sink.table another name"
         )
-    names = {target.windows._obj[1]: "windows", COMPLETE: "complete"}
+    names = {target.windows_name: "windows", COMPLETE: "complete"}
     values = {"schema": schema, "names": list(names)}
     for there in connection.execute(query("postgres", "beside").text, values).fetchall():
         if there["columns"] != _COLUMNS[names[there["name"]]]:
