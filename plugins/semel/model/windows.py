@@ -8,9 +8,11 @@ that a clock shows twice is two slices; and a time that it skips begins none. A 
 Record 2005).
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import chain
 
 import numpy as np
@@ -21,6 +23,13 @@ UTC_TIME = pa.timestamp("us", tz="UTC")
 _PLAIN = pa.timestamp("us")
 _DAY, _WEEK, _MONDAY = 86_400, 7 * 86_400, 4 * 86_400
 """In seconds; 1970-01-05 was the first Monday of the epoch."""
+
+_EDGES_KEPT = 1 << 16
+"""Ends of slices that are remembered: each is asked for by all windows that it is part of, and takes
+0.4 ms to find."""
+
+YEARS = 100, 9_900
+"""A time outside of them is in no window: the end of one might be in no calendar."""
 
 _UNITS = {"D": _DAY, "h": 3_600, "m": 60, "s": 1}
 """What the name of a slice ends with, by numpy's letters, and how long that is in seconds."""
@@ -73,6 +82,7 @@ class Slices:
             names = pc.binary_join_element_wise(names, known.take(ahead.indices), "")
         return names.take(starts.indices)
 
+    @lru_cache(maxsize=_EDGES_KEPT)
     def after(self, start: datetime) -> datetime:
         """The start of the slice after the one that begins at `start`, in UTC."""
         at = self._floor(self._shown(pa.array([start], UTC_TIME))).cast(pa.int64())
@@ -83,6 +93,7 @@ class Slices:
             after = between
         return after
 
+    @lru_cache(maxsize=_EDGES_KEPT)
     def before(self, start: datetime) -> datetime:
         """The start of the slice before the one that begins at `start`, in UTC."""
         return self.start(start - timedelta(microseconds=1))
@@ -150,6 +161,10 @@ class Windows:
 
     def of(self, start: datetime) -> Iterator[tuple[datetime, datetime]]:
         """The windows [start, end) that a slice is part of, the newest first."""
+        edges = deque([start])
+        for _ in range(self.count - 1):
+            edges.appendleft(self.slices.before(edges[0]))
         for _ in range(self.count):
-            yield start, self.end(start)
-            start = self.slices.before(start)
+            edges.append(self.slices.after(edges[-1]))
+        whole = tuple(edges)
+        yield from zip(whole[self.count - 1 :: -1], whole[: self.count - 1 : -1], strict=True)

@@ -16,7 +16,7 @@ from semel.errors import LimitError, TerminalError
 from semel.ledger import Ledger
 from semel.model.complete import Completeness, Range, State
 from semel.model.times import Times
-from semel.model.windows import Windows
+from semel.model.windows import YEARS, Windows
 from semel.pipeline.spec import Spec
 from semel.reports import intervals
 
@@ -25,9 +25,6 @@ WINDOWS_SHOWN = 31
 
 WINDOWS_MAX = 1_000
 """Windows of one answer: a month of hours."""
-
-_YEARS = 100, 9_900
-"""Days outside of these years are no days of records: the end of a window is in no calendar."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +87,7 @@ def windows(
     WINDOWS_MAX.
     """
     for day in filter(None, (since, until)):
-        if not _YEARS[0] <= day.year < _YEARS[1]:
+        if not YEARS[0] <= day.year < YEARS[1]:
             raise LimitError(f"{day} is no day of records", next="semel windows --help")
     is_complete = of(ledger, spec)
     last = (is_complete.known or now) - is_complete.delay

@@ -18,16 +18,13 @@ import pyarrow.compute as pc
 from semel.declare.aggregate import RECORDS, START, Aggregate, Function
 from semel.errors import LimitError
 from semel.model.reasons import Reason
-from semel.model.windows import UTC_TIME
+from semel.model.windows import UTC_TIME, YEARS
 from semel.pipeline.spec import Spec
 
 HELD_ROWS_MAX = 1 << 20
 """Rows that a task holds before it merges them, or else writes them."""
 
 _DIGITS = 38
-
-_YEARS = 100, 9_900
-"""A time outside of them is in no window: the end of one might be in no calendar."""
 _SUMS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 
 
@@ -44,11 +41,11 @@ def timeless(times: pa.ChunkedArray) -> tuple[np.ndarray, list[Reason]]:
     """The rows (int64, ascending) of times that are in no window, each with the reason."""
     if not times.null_count:
         ends = pc.min_max(times)
-        if not len(times) or _YEARS[0] <= _year(ends["min"]) and _year(ends["max"]) < _YEARS[1]:
+        if not len(times) or YEARS[0] <= _year(ends["min"]) and _year(ends["max"]) < YEARS[1]:
             return np.zeros(0, np.int64), []
     year = pc.year(times)
     missing = times.is_null().to_numpy()
-    outside = pc.or_(pc.less(year, _YEARS[0]), pc.greater_equal(year, _YEARS[1]))
+    outside = pc.or_(pc.less(year, YEARS[0]), pc.greater_equal(year, YEARS[1]))
     bad = np.flatnonzero(missing | outside.fill_null(False).to_numpy())
     reasons = Reason.record_time_missing, Reason.record_time_outside
     return bad, [reasons[not is_missing] for is_missing in missing[bad].tolist()]
