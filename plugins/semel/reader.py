@@ -43,9 +43,12 @@ def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> "d
     whole, in some four times its size of memory. TerminalError: no batch has been
     finalized there, or two batches have a column of one name and types that do not go together.
     """
-    import pyarrow.dataset as ds
-
     sink = Path(sink_path)
+    return _dataset(sink, _found(sink, archive_path))
+
+
+def _found(sink: Path, archive_path: str | Path | None) -> list[Marker]:
+    """The markers of a sink. TerminalError: there are none."""
     kept = Path(archive_path) if archive_path else archive_of(sink)
     found = markers(sink, kept)
     if not found:
@@ -53,6 +56,13 @@ def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> "d
             f"{sink} holds no finalized batch (no marker in {layout.markers(kept)}); check the "
             "path, or run the pipeline first"
         )
+    return found
+
+
+def _dataset(sink: Path, found: list[Marker]) -> "ds.Dataset":
+    """The output that markers list."""
+    import pyarrow.dataset as ds
+
     try:
         schema = pa.unify_schemas(
             [columns_for_readers(marker) for marker in found], promote_options="permissive"
@@ -85,18 +95,16 @@ def windows(
 
     window_start and window_end (UTC); the keys, null where a row is of a level without them; the
     columns; `final`: whether the window is complete (docs/windows.md), null where markers do not
-    tell it, of a topic; `_semel_level`: the item of aggregate.by. LimitError: a sum has more than 38 digits. TerminalError: as `dataset`; or
-    the pipeline counts nothing.
+    tell it, of a topic; `_semel_level`: the item of aggregate.by. LimitError: a sum has more than
+    38 digits. TerminalError: as `dataset`; or the pipeline counts nothing.
     """
     import duckdb
 
     from semel.clients.duck import zoneless
 
     sink = Path(sink_path)
-    parts = dataset(sink, archive_path)
-    kept = Path(archive_path) if archive_path else archive_of(sink)
-    found = markers(sink, kept)
-    spec = found[-1].spec
+    found = _found(sink, archive_path)
+    parts, spec = _dataset(sink, found), found[-1].spec
     if spec.aggregate is None:
         raise TerminalError(f"{sink} has rows of records, and counts no windows; read `dataset`")
     declared = spec.window.windows

@@ -36,7 +36,8 @@ def added_up(job: StageJob, outcome: Outcome) -> tuple[list[StagedFile], Counts]
     if not job.spec.transforms and stand_for != counts.survivors:
         raise CorruptionError(
             f"batch {job.batch_id}, attempt {job.fence}: {counts.survivors} records are new and "
-            f"the rows that were written are of {stand_for}; this is a defect of semel, nothing was committed"
+            f"the rows that were written are of {stand_for}; this is a defect of semel, nothing was "
+            "committed"
         )
     return staged, replace(counts, rows_written=written)
 
