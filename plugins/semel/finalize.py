@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import xxhash
+from sqlalchemy import Connection
 
 from semel import failpoints
 from semel.archive import layout, owned, provenance, write_marker
@@ -114,7 +115,9 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         return done
     looks, stored = Looks(), Spec.from_json(batch.spec)
     times = event_time.times(ledger, stored, batch)
-    complete = _complete(ledger, stored, won) if stored.aggregate else ()
+    complete = ()
+    if stored.aggregate:
+        complete = _complete(ledger, pipeline, stored, batch, won, timed=bool(times))
     sink = open_stored(stored, spec, pipeline.sink_address, looks)
     failpoints.point("finalize.before_publish")
     output = replace(_won(spec, pipeline, batch, won, files, before), complete=complete)
@@ -141,14 +144,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         write_marker.replace(root, batch, won, content, before, claims)
     failpoints.point("finalize.after_mark")
     with ledger.transaction() as connection:
-        timed = bool(times) and event_time.is_timed(stored)
-        if timed or won["covers"] is not None:
-            pipelines.lock(connection, pipeline)
-        changed = row(connection, "finalize", "finalize_batch", batch_id=batch_id)
-        if changed and won["covers"] is not None:
-            covered.add(connection, pipeline.pipeline_id, Times.from_ledger(won["covers"]))
-        if changed and timed:
-            event_time.take_in(connection, stored, batch)
+        changed = _finish(connection, pipeline, stored, batch, won, timed=bool(times))
         now = changed or row(connection, "finalize", "batch_status", batch_id=batch_id)
         failpoints.point("finalize.before_finalized")
     failpoints.point("finalize.after_finalized")
@@ -173,15 +169,32 @@ def _acknowledge(ledger: Ledger, spec: Spec, batch: Batch) -> str | None:
     return acknowledge_stored(stored, spec, settled) if settled else None
 
 
+def _finish(
+    connection: Connection, pipeline: Pipeline, spec: Spec, batch: Batch, won: Row, *, timed: bool
+) -> Row | None:
+    """`committed -> finalized`, and what that makes complete. None: it was done before."""
+    timed = timed and event_time.is_timed(spec)
+    if timed or won["covers"] is not None:
+        pipelines.lock(connection, pipeline)
+    changed = row(connection, "finalize", "finalize_batch", batch_id=batch.batch_id)
+    if changed and won["covers"] is not None:
+        covered.add(connection, pipeline.pipeline_id, Times.from_ledger(won["covers"]))
+    if changed and timed:
+        event_time.take_in(connection, spec, batch)
+    return changed
+
+
 def _complete(
-    ledger: Ledger, spec: Spec, won: Row
+    ledger: Ledger, pipeline: Pipeline, spec: Spec, batch: Batch, won: Row, *, timed: bool
 ) -> tuple[tuple[datetime | None, datetime], ...]:
-    """What is complete once a batch is finalized: of event time, as it is before."""
-    [found] = ledger.rows("completeness", "pipeline", name=spec.name)
+    """What is complete once a batch is finalized: found in a transaction that is rolled back."""
+    with ledger.transaction() as connection:
+        _finish(connection, pipeline, spec, batch, won, timed=timed)
+        found = row(connection, "completeness", "pipeline", name=spec.name)
+        connection.get_transaction().rollback()
     if spec.source.select is Select.ARRIVAL:
         return ((None, found["event_time"]),) if found["event_time"] else ()
-    sets = (found["covered"], won["covers"] or ())
-    return Times.of(span for one in sets for span in Times.from_ledger(one).ranges).ranges
+    return Times.from_ledger(found["covered"]).ranges
 
 
 def _won(

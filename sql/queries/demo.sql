@@ -1,11 +1,18 @@
--- The demo's query of the table flights_by_day, as it is printed.
+-- The demo's queries. The first is printed, too.
 
 -- name: by_day
-SELECT day, sum(flights) AS flights, sum(departed) AS departed,
-       sum(dep_delay_minutes) AS dep_delay_minutes, count(DISTINCT _semel_batch) AS batches
+SELECT CAST(window_start AT TIME ZONE 'America/New_York' AS date) AS day, flights, departed,
+       dep_delay_minutes, final
 FROM flights_by_day
-GROUP BY day
+WHERE carrier IS NULL
 ORDER BY day;
+
+-- name: by_carrier
+SELECT CAST(window_start AT TIME ZONE 'America/New_York' AS date) AS day, carrier, flights, departed,
+       dep_delay_minutes
+FROM flights_by_day
+WHERE carrier IS NOT NULL
+ORDER BY day, carrier;
 
 -- name: by_airport
 SELECT airport, sum(flights) AS flights, sum(departed) AS departed,

@@ -132,7 +132,9 @@ def test_the_sums_by_day_are_what_the_files_hold(written):
         assert list(sums) == [demo.FIRST_DAY + dt.timedelta(days=n) for n in range(7 * week)]
         last[week] = sums[dt.date(2013, 1, 7)][0]
     assert last[2] == last[1] + 1
-    assert sum(each.flights for each in demo.sums_by_day(2)) == 6098 + 6109
+    for carriers in (False, True):
+        sums = demo.sums_by_day(2, carriers=carriers)
+        assert sum(each.flights for each in sums) == 6098 + 6109
     assert sum(each.flights for each in demo.sums_by_day(demo.WEEKS)) == 336_776
 
 
@@ -219,7 +221,7 @@ def spec(tmp_path, monkeypatch):
 
 @pytest.fixture
 def daily():
-    """The pipeline of the partial counts."""
+    """The pipeline of the counts by day."""
     return pipeline.load(ROOT / "dags" / "pipelines" / "flights_by_day.yaml")
 
 
@@ -303,11 +305,11 @@ def test_a_wrong_number_is_seen():
 def test_a_wrong_sum_is_seen(capsys):
     """A day that is missing, too much, or has another sum is named with what it should be."""
     truth = demo.sums_by_day(1)
-    batches = dict.fromkeys((each.day for each in truth), 1)
+    final = dict.fromkeys((each.day for each in truth), True)
     stranger = replace(truth[0], day=dt.date(2014, 1, 1))
 
     def shown(found):
-        compared = by_day.Compared(found=found, truth=truth, batches=batches)
+        compared = by_day.Compared(found=found, truth=truth, final=final)
         by_day.show(compared, [dt.date(2013, 1, 6), dt.date(2013, 1, 7)])
         return compared.ok, capsys.readouterr().out
 
@@ -335,7 +337,7 @@ def test_how_to_run_the_query(spec, monkeypatch, own):
     assert password not in command
     assert str(settings.state_dir() / "secrets" / "warehouse_password") in command
     assert shlex.split(command)[-2:] == ["-c", by_day.statement()]
-    assert "\n" not in by_day.statement() and by_day.statement().startswith("SELECT day, sum(")
+    assert "\n" not in by_day.statement() and by_day.statement().startswith("SELECT CAST(")
 
 
 def test_without_its_extra_the_demo_says_how_to_get_it(monkeypatch):

@@ -1,7 +1,6 @@
-"""The demo's second pipeline: counts of the flights by day, in parts, and the query that sums them.
+"""The demo's second pipeline: flights and their delays by day, per carrier and in all.
 
-Each batch appends the counts of its own flights to a table, so a day whose flights came in several
-batches has several rows; the sums must be the known truth.
+The view merges the partial rows of all batches; its rows must be the known truth.
 """
 
 import shlex
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from semel import console, stack
 from semel.clients.sql import query
+from semel.demo import flights
 from semel.demo.flights import DaySums
 from semel.pipeline.spec import Spec
 
@@ -24,12 +24,14 @@ SHOWN = ("flights", "departed", "dep_delay_minutes")
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The sums that the query finds and those that are true, each in the order of days."""
+    """The sums that the view has and those that are true: of each day, then of each day and
+    carrier, in the order of days.
+    """
 
     found: list[DaySums]
     truth: list[DaySums]
-    batches: dict[date, int]
-    """From how many batches each day's rows come."""
+    final: dict[date, bool]
+    """Whether a day is final."""
 
     @property
     def ok(self) -> bool:
@@ -40,14 +42,14 @@ class Compared:
         return {
             "found": self.found,
             "truth": self.truth,
-            "batches": list(self.batches.values()),
+            "final": list(self.final.values()),
             "query": statement(),
             "psql": psql(),
         }
 
 
 def statement() -> str:
-    """The query, on one line."""
+    """The query that is printed, on one line."""
     return " ".join(query("demo", "by_day").text.split())
 
 
@@ -67,52 +69,79 @@ def rows_of(spec: Spec, text: str) -> list[dict[str, Any]]:
         return connection.execute(text).fetchall()
 
 
-def compare(spec: Spec, truth: list[DaySums]) -> Compared:
-    """Ask the pipeline's table. UnavailableError, TerminalError: it does not answer."""
-    rows = rows_of(spec, statement())
+def compare(spec: Spec, week: int) -> Compared:
+    """Ask the pipeline's view for the weeks 1 to `week`. UnavailableError, TerminalError: it does
+    not answer.
+    """
+    days = rows_of(spec, query("demo", "by_day").text)
+    rows = [*days, *rows_of(spec, query("demo", "by_carrier").text)]
     found = [
-        DaySums(day=row["day"], **{name: int(row[name] or 0) for name in SHOWN}) for row in rows
+        DaySums(
+            day=row["day"],
+            carrier=row.get("carrier"),
+            **{name: int(row[name] or 0) for name in SHOWN},
+        )
+        for row in rows
     ]
-    return Compared(
-        found=found, truth=truth, batches={row["day"]: row["batches"] for row in rows}
-    )
+    truth = flights.sums_by_day(week) + flights.sums_by_day(week, carriers=True)
+    return Compared(found=found, truth=truth, final={row["day"]: row["final"] for row in days})
 
 
 def show(compared: Compared, days: Sequence[date]) -> None:
-    """Print the sums of these days, of the one before, to which their files add a flight, and of
-    any other that is not as it should be.
+    """Print the sums of these days, of the one before, to which their files add a flight, and what
+    is not as it should be; then each carrier's delays on them.
     """
     days = [days[0] - timedelta(days=1), *days]
-    found, true = ({each.day: each for each in some} for some in (compared.found, compared.truth))
+    found, true = (
+        {(each.day, each.carrier): each for each in some}
+        for some in (compared.found, compared.truth)
+    )
     table = Table(box=None, pad_edge=False)
     table.add_column("flights by day")
-    for name in (*SHOWN, "batches"):
+    for name in (*SHOWN, "final"):
         table.add_column(name.replace("_", " "), justify="right")
     table.add_column("")
-    for day in sorted({*found, *true}):
-        same = found.get(day) == true.get(day)
-        if same and day not in days:
+    for day, carrier in sorted({*found, *true}, key=lambda each: (each[0], each[1] or "")):
+        of = found.get((day, carrier)), true.get((day, carrier))
+        same = of[0] == of[1]
+        if same and (carrier or day not in days):
             continue
-        cells = [_shown(found.get(day), true.get(day), name) for name in SHOWN]
-        table.add_row(
-            str(day), *cells, str(compared.batches.get(day, 0)), "" if same else "DIFFERENT"
-        )
+        cells = [_shown(*of, name) for name in SHOWN]
+        final = "yes" if compared.final.get(day) else "not yet"
+        named = f"{day} {carrier}" if carrier else str(day)
+        table.add_row(named, *cells, final, "" if same else "DIFFERENT")
     console.result.print()
     console.result.print(table)
+    console.result.print()
+    console.result.print(_delays(compared.found, days))
     console.result.print(
-        f"their sums, of {len(true)} days, are exactly the known truth"
+        f"all of them, of {len(compared.final)} days, are exactly the known truth"
         if compared.ok
         else "THE SUMS ARE NOT THE KNOWN TRUTH: this is a defect of semel"
     )
+
+
+def _delays(found: list[DaySums], days: Sequence[date]) -> Table:
+    """A row a carrier, a column a day."""
+    sums = {(each.carrier, each.day): each.dep_delay_minutes for each in found if each.carrier}
+    shown = sorted({day for _, day in sums} & {*days})
+    table = Table(box=None, pad_edge=False)
+    table.add_column("minutes of delay")
+    for day in shown:
+        table.add_column(f"{day:%b %d}", justify="right")
+    for carrier in sorted({carrier for carrier, _ in sums}):
+        cells = (sums.get((carrier, day)) for day in shown)
+        table.add_row(carrier, *("" if cell is None else f"{cell:,}" for cell in cells))
+    return table
 
 
 def show_query() -> None:
     """Print how to run the query oneself."""
     known = psql()
     console.result.print(
-        "sum the partial counts yourself:"
+        "ask the view yourself:"
         if known
-        else f"sum the partial counts yourself, in the database of {PIPELINE}'s connection:"
+        else f"ask the view yourself, in the database of {PIPELINE}'s connection:"
     )
     console.result.print(known or statement(), markup=False)
 

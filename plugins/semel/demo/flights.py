@@ -82,9 +82,12 @@ class Truth:
 
 @dataclass(frozen=True, kw_only=True)
 class DaySums:
-    """Of the flights of a day: how many, how many departed, and their minutes of delay in all."""
+    """Of the flights of a day, of one carrier or of all (None): how many, how many departed, and
+    their minutes of delay in all.
+    """
 
     day: date
+    carrier: str | None = None
     flights: int
     departed: int
     dep_delay_minutes: int
@@ -153,21 +156,25 @@ def come(week: int, seed: int = SEED) -> pa.Table:
     return table.filter(pc.invert(is_late))
 
 
-def sums_by_day(week: int, seed: int = SEED) -> list[DaySums]:
-    """Of all flights that come in the weeks 1 to `week`, each counted once, by their day."""
-    counted = come(week, seed).group_by(["year", "month", "day"]).aggregate(
-        [("carrier", "count"), ("dep_time", "count"), ("dep_delay", "sum")]
+def sums_by_day(week: int, *, carriers: bool = False, seed: int = SEED) -> list[DaySums]:
+    """Of all flights that come in the weeks 1 to `week`, each counted once, by their day; with
+    `carriers` by day and carrier.
+    """
+    keys = ["year", "month", "day", *(["carrier"] if carriers else [])]
+    counted = come(week, seed).group_by(keys).aggregate(
+        [("flight", "count"), ("dep_time", "count"), ("dep_delay", "sum")]
     )
     sums = [
         DaySums(
             day=date(row["year"], row["month"], row["day"]),
-            flights=row["carrier_count"],
+            carrier=row.get("carrier"),
+            flights=row["flight_count"],
             departed=row["dep_time_count"],
-            dep_delay_minutes=row["dep_delay_sum"],
+            dep_delay_minutes=row["dep_delay_sum"] or 0,
         )
         for row in counted.to_pylist()
     ]
-    return sorted(sums, key=lambda each: each.day)
+    return sorted(sums, key=lambda each: (each.day, each.carrier or ""))
 
 
 def _day(day: date, seed: int) -> tuple[bytes, Day]:

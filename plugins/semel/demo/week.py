@@ -46,7 +46,7 @@ def run_week(*, as_json: bool) -> None:
     chained_run = by_airport.wait_for(api, chained, marker, since)
     Progress(week=week).save()
     found, true = exact.of_batch(marker), exact.of_week(truth)
-    days = by_day.compare(daily, flights.sums_by_day(week))
+    days = by_day.compare(daily, week)
     airports = by_airport.found(chained), by_airport.true(week)
     verdicts = {each.name: audit(each) for each in (spec, daily, chained)}
     exact_sums = days.ok and airports[0] == airports[1]
