@@ -208,6 +208,15 @@ CREATE VIEW {view} AS {merged};
 -- name: comment_view
 COMMENT ON VIEW {view} IS {comment};
 
+-- name: counted
+SELECT * FROM {view}
+WHERE _semel_level = {level} AND window_start >= {since}
+  AND window_start < coalesce(CAST({until} AS timestamptz), 'infinity')
+ORDER BY window_start DESC LIMIT {count};
+
+-- name: all_counted
+SELECT * FROM {view} ORDER BY window_start, _semel_level;
+
 -- name: note_windows
 -- In one order, so that two batches that note the same ones wait for each other and no more.
 INSERT INTO {windows} (slice, window_start, window_end)

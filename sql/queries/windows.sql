@@ -9,6 +9,24 @@ FROM {parts} AS p
 JOIN {windows} AS w ON w.slice = p.window_start
 GROUP BY {by};
 
+-- name: level_alone
+-- The same from partial rows alone, without what markers or a calendar tell.
+SELECT p.window_start, {columns}, {number} AS _semel_level
+FROM {parts} AS p
+GROUP BY {by};
+
+-- name: of_files
+-- For a person's DuckDB: the batches that markers list, whole. {slices}: how many make a window.
+SET VARIABLE files = (
+    SELECT list({folder} || file.path)
+    FROM (SELECT unnest(files) AS file FROM read_json({markers})) WHERE file.kind = 'data');
+WITH parts AS (
+    SELECT * REPLACE (window_start - slice.n * INTERVAL '{seconds} seconds' AS window_start)
+    FROM read_parquet(getvariable('files'), hive_partitioning = {folders}, union_by_name = true),
+         range({slices}) AS slice(n))
+{merged}
+ORDER BY ALL;
+
 -- name: no_key
 -- What is no key of a level: null, of the key's type.
 (SELECT {key} FROM {parts} LIMIT 0);

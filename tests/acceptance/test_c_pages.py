@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from fix_browser import keep, log_in, window
-from fix_stack import VISITS, Begun, Stack
+from fix_stack import BY_DAY, VISITS, Begun, Stack
 from fixtures.batches.workbench import events
 
 
@@ -112,6 +112,7 @@ PAGES = {
     "refused": f"dags/{VISITS}/refused",
     "find": f"dags/{VISITS}/find?id=e000010",
     "catalog": f"dags/{VISITS}/catalog",
+    "windows": f"dags/{BY_DAY}/windows",
     "no run": f"dags/{VISITS}/runs/none",
 }
 """Each page that only shows, below /semel/, but for that of a batch."""

@@ -3,11 +3,13 @@
 import json
 import random
 from collections import defaultdict
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
+import duckdb
 import psycopg
 import pyarrow as pa
 import pytest
@@ -28,6 +30,7 @@ from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 from semel.repair.accept import accept_columns
 from semel.repair.adopt import adopt
+from semel.reports import counted
 from semel.reports.dead_letters import letters
 from semel.runs import replay
 from semel.spark.engine import SparkEngine
@@ -85,6 +88,11 @@ def finals(spec: Spec, warehouse: Warehouse | None = None) -> dict[datetime, boo
         return {in_utc(row["window_start"]): row["final"] for row in rows}
     rows = warehouse.run(f"SELECT window_start, final FROM {spec.sink.table}")
     return {in_utc(start): final for start, final in rows}
+
+
+def plain(rows: Iterable[Iterable]) -> list[str]:
+    """Rows that can be compared, with their times in UTC."""
+    return sorted(str([in_utc(v) if isinstance(v, datetime) else v for v in row]) for row in rows)
 
 
 def in_utc(time: datetime) -> datetime:
@@ -165,6 +173,45 @@ def test_final_by_event_time(
     run(ledger, spec, "r1")
     found = finals(spec, table if sink else None)
     assert found == {start: start != max(found) for start in found} and len(found) == 4
+
+
+# Folder and key are hostile to a statement that quotes carelessly.
+@pytest.mark.parametrize(
+    "window", [{"size": "1 hour", "zone": "Europe/Berlin"}, {"size": "3 hours", "every": "1 hour"}]
+)
+@pytest.mark.parametrize("folders", [[], ["user"]], ids=["flat", "folders"])
+def test_the_statement_for_duckdb(
+    bench: Workbench, ledger: Ledger, window: dict, folders: list[str]
+) -> None:
+    """What `semel windows --query` prints finds the rows that the reader finds, of whole batches."""
+    sink = {"path": "out/it's", "partition_by": folders}
+    spec = counting(bench, window=window, sink=sink)
+    records = [c | {"user": None if c["n"] % 7 == 0 else c["user"]} for c in clicks(0, 60)]
+    for at in range(3):
+        bench.write(f"in/{at}.jsonl", records[at * 20 : at * 20 + 30])
+        run(ledger, spec, f"r{at}")
+    (spec.sink_path() / "stray.parquet").write_bytes(b"of nobody")
+    names = ["window_start", "user", *COLUMNS, "_semel_level"]
+    whole = reader.windows(spec.sink_path()).select(names)
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'Asia/Kolkata'")
+        found = connection.execute(counted.query(spec)).fetchall()
+    assert plain(found) == plain(row.values() for row in whole.to_pylist())
+
+
+def test_the_statement_for_a_table(bench: Workbench, ledger: Ledger, table: Warehouse) -> None:
+    """`semel windows --query` prints what reads the view; what nothing can read is said."""
+    spec = counting(bench, sink=TABLE)
+    bench.write("in/a.jsonl", clicks(0, 9))
+    run(ledger, spec, "r1")
+    assert len(table.run(counted.query(spec))) == len(merged(spec, table))
+    for changes, said in (
+        ({"aggregate": None, "window": None}, "counts no windows"),
+        ({"sink": {"format": "jsonl"}}, "the types of columns"),
+        ({"window": {"size": "3 hours", "every": "1 hour", "zone": "Europe/Berlin"}}, "the zone's"),
+    ):
+        with pytest.raises(TerminalError, match=said):
+            counted.query(counting(bench, name="other", **changes))
 
 
 def test_windows_between_two_times(bench: Workbench, ledger: Ledger) -> None:

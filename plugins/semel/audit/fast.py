@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from semel.audit import windows
 from semel.audit.exact import Rules
-from semel.clients.duck import TYPES, column, duck_type, quoted
+from semel.clients.duck import TYPES, duck_type
+from semel.clients.sql import column, quoted
 from semel.declare.ddl import ColumnType
 from semel.declare.parts import Scope, Unknown
 from semel.formats.table import sink_format

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from semel.clients.duck import Engine, column, duck_type
+from semel.clients.duck import Engine, duck_type
+from semel.clients.sql import column
 from semel.declare.aggregate import RECORDS, START, Function
 from semel.declare.ddl import ColumnType
 from semel.model.windows import UTC_TIME

@@ -22,12 +22,19 @@ def windows(
         datetime | None,
         typer.Option("--to", formats=["%Y-%m-%d"], metavar="DAY", help="The last day (UTC)."),
     ] = None,
+    query: Annotated[
+        bool,
+        typer.Option(
+            "--query", help="Print a statement that reads what `aggregate` counts, and no more."
+        ),
+    ] = False,
     as_json: console.AsJson = False,
 ) -> None:
     """List which windows are complete, the newest first: 31 of them unless told otherwise.
 
     Looks at the ledger alone, and changes nothing. Without `window` in the declaration, the
-    windows are the intervals of the schedule.
+    windows are the intervals of the schedule. `--query` is for psql, or of a folder of files for
+    DuckDB: semel windows flights_by_day --query | psql ...
 
     Example: semel windows flights --from 2013-01-01 --to 2013-01-07
     """
@@ -36,6 +43,12 @@ def windows(
     from semel.reports.completeness import windows as ask
 
     spec = pipelines.find(pipeline)
+    if query:
+        from semel.reports.counted import query as statement_of
+
+        text = statement_of(spec)
+        console.emit({"query": text}, as_json=as_json, render=lambda: print(f"{text};"))
+        return
     with Ledger() as ledger:
         answer = ask(
             ledger, spec, since=_day(since), until=_day(until), now=datetime.now(UTC)

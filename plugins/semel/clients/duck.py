@@ -66,16 +66,6 @@ def duck_type(kind: ColumnType) -> str:
     return TYPES[kind.word]
 
 
-def quoted(text: str) -> str:
-    """A text as an SQL literal."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def column(name: str) -> str:
-    """A column's name as SQL has it."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def zoneless(table: pa.Table) -> pa.Table:
     """Times in UTC without their zone, which DuckDB would show in the zone of the machine."""
     for at, field in enumerate(table.schema):

@@ -1,4 +1,4 @@
-"""The named statements of sql/queries/: of the ledger, and of a Postgres that is a sink."""
+"""The named statements of sql/queries/, and names and texts as SQL has them."""
 
 import re
 from dataclasses import fields
@@ -34,6 +34,16 @@ def _queries(verb: str) -> dict[str, sa.TextClause]:
         name, _, body = part.partition("\n")
         found[name.strip()] = sa.text(body.strip().rstrip(";"))
     return found
+
+
+def quoted(text: str) -> str:
+    """A text as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def column(name: str) -> str:
+    """A column's name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _counts(found: re.Match[str]) -> str:

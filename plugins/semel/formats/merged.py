@@ -1,16 +1,19 @@
 """The rows of windows, merged from partial rows: as SQL, for DuckDB and for PostgreSQL."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from semel.clients.sql import query
+from semel.clients.sql import column, query, quoted
 from semel.declare.aggregate import END, FINAL, START, Aggregate, Function
 from semel.model.windows import UTC_TIME, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from datetime import datetime
+
+    from semel.declare.context import Counting
 
 SLICE = "slice"
 """Of the table of windows: the slice of time that a row says is part of one."""
@@ -21,32 +24,49 @@ def merge_query(
     windows_declared: Windows,
     *,
     parts: str,
-    windows: str,
+    windows: str | None,
     texts: "Collection[str]" = (),
 ) -> str:
     """A SELECT with a row for each window and key of each level.
 
     `parts` and `windows`: tables, as they stand in a FROM; the second has what `windows_of` gives,
-    and `final`. `texts`: columns that compare by their bytes only if they are told to.
+    and `final`; None: a partial row is of the window that it names, and no row has its end.
+    `texts`: columns that compare by their bytes only if they are told to.
     """
-    level, no_key = query("windows", "level").text, query("windows", "no_key").text
+    whole, alone = query("windows", "level").text, query("windows", "level_alone").text
+    no_key = query("windows", "no_key").text
     columns = [_merged(name, f, name in texts) for name, f in declared.columns.items()]
-
     start = f"{'p' if windows_declared.count == 1 else 'w'}.{START}"
 
     def of_level(number: int, own: tuple[str, ...]) -> str:
         keys = [
-            f"p.{_name(key)}" if key in own else no_key.format(key=_name(key), parts=parts)
+            f"p.{column(key)}" if key in own else no_key.format(key=column(key), parts=parts)
             for key in declared.keys
         ]
-        shown = [f"{key} AS {_name(name)}" for key, name in zip(keys, declared.keys, strict=True)]
-        by = [start, f"w.{END}", f"w.{FINAL}", *(f"p.{_name(key)}" for key in own)]
-        return level.format(
+        shown = [f"{key} AS {column(name)}" for key, name in zip(keys, declared.keys, strict=True)]
+        ends = [f"w.{END}", f"w.{FINAL}"] if windows else []
+        by = [start if windows else f"p.{START}", *ends, *(f"p.{column(key)}" for key in own)]
+        return (whole if windows else alone).format(
             columns=", ".join([*shown, *columns]), number=number, parts=parts, windows=windows,
             start=start, by=", ".join(by),
         )  # fmt: skip
 
     return "\nUNION ALL\n".join(of_level(*each) for each in enumerate(declared.by))
+
+
+def files_query(counting: "Counting", folder: Path, markers: Path, folders: int) -> str:
+    """Statements for DuckDB that read the windows of a folder of Parquet files, without their ends.
+    `folders`: the levels of folders in it.
+    """
+    windows = counting.windows
+    return query("windows", "of_files").text.format(
+        folder=quoted(f"{folder}/"),
+        markers=quoted(f"{markers}/b*.json"),
+        folders=str(folders > 0).lower(),
+        seconds=windows.slices.seconds,
+        slices=windows.count,
+        merged=merge_query(counting.aggregate, windows, parts="parts", windows=None),
+    )
 
 
 def windows_of(windows: Windows, slices: "Iterable[datetime]") -> pa.Table:
@@ -60,17 +80,13 @@ def windows_of(windows: Windows, slices: "Iterable[datetime]") -> pa.Table:
 
 
 def _merged(name: str, function: Function, is_text: bool) -> str:
-    column = f"p.{_name(name)}"
+    part = f"p.{column(name)}"
     by_bytes = ' COLLATE "C"' if is_text else ""
     made = {
-        "count": f"CAST(sum({column}) AS bigint)",
-        "sum": f"sum({column})",
-        "min": f"min({column}{by_bytes})",
-        "max": f"max({column}{by_bytes})",
-        "distinct": f"count(DISTINCT {column})",
+        "count": f"CAST(sum({part}) AS bigint)",
+        "sum": f"sum({part})",
+        "min": f"min({part}{by_bytes})",
+        "max": f"max({part}{by_bytes})",
+        "distinct": f"count(DISTINCT {part})",
     }
-    return f"{made[function.word]} AS {_name(name)}"
-
-
-def _name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    return f"{made[function.word]} AS {column(name)}"

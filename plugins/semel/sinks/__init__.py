@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from semel.errors import CorruptionError, TerminalError
 
@@ -271,6 +271,20 @@ class Sink(ABC):
         By the audit, within the sink's own block. Empty if files tell it by their names.
         """
         return {}
+
+    def counted(
+        self, level: int, since: "datetime", until: "datetime | None", count: int
+    ) -> "list[dict[str, Any]]":
+        """The merged rows of windows that begin in [since, until), as docs/aggregates.md has them:
+        of one level of aggregate.by, the newest first, `count` at most. For pages.
+
+        RetryableError: it does not answer. TerminalError: it merges none.
+        """
+        raise TerminalError(f"{self.address} has no view that merges the rows of windows")
+
+    def query(self) -> str:
+        """A statement that reads the same. For a person. TerminalError as before."""
+        raise TerminalError(f"{self.address} has no view that merges the rows of windows")
 
     @abstractmethod
     def rows(self, marker: "Published", *, strays: bool = False) -> "Iterator[pa.Table]":

@@ -18,7 +18,7 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from semel import limits
-from semel.airflow.page import backfill, catalog, decide, find, replay, shown
+from semel.airflow.page import backfill, catalog, decide, find, replay, shown, windows
 from semel.airflow.page.common import (
     FOLDER,
     PAGE_LOOK_SECONDS,
@@ -71,6 +71,7 @@ app.include_router(find.router)
 app.include_router(catalog.router)
 app.include_router(backfill.router)
 app.include_router(replay.router)
+app.include_router(windows.router)
 
 
 @app.middleware("http")

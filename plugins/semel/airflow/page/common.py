@@ -180,7 +180,8 @@ def _templates() -> jinja2.Environment:
     made.globals |= {
         "span": summary.interval, "number": text.number, "moment": text.moment, "ago": text.ago,
         "seconds": text.seconds, "symbols": text.SYMBOLS,
-        "css_class": text.css_class, "dag_run_of": dag_run_of, "lines_max": PAGE_LINES,
+        "css_class": text.css_class, "cell": text.cell, "dag_run_of": dag_run_of,
         "quote": lambda part: quote(part, safe=""), "size": size, "query": urlencode,
+        "lines_max": PAGE_LINES,
     }  # fmt: skip
     return made

@@ -1,7 +1,9 @@
 """Values in words, for the pages' templates."""
 
 from datetime import UTC, datetime
+from decimal import Decimal
 
+from semel.model import complete
 from semel.reports.days import State
 
 SYMBOLS = {
@@ -15,19 +17,30 @@ SYMBOLS = {
     State.HOLE: "?",
     State.NOTHING: "·",
     State.NO_BATCH: "·",
+    complete.State.NOT_RUN: "○",
+    complete.State.NOT_YET: "…",
 }
 """Beside its colour, so that a state can be told without one."""
 
 _STEPS = ((86_400 * 2, 86_400, "d"), (3_600 * 2, 3_600, "h"), (120, 60, "min"))
 
 
-def css_class(state: State) -> str:
+def css_class(state: State | complete.State) -> str:
     """`in work` as `s-in-work`."""
     return "s-" + state.value.replace(" ", "-")
 
 
 def number(value: int) -> str:
     return f"{value:,}"
+
+
+def cell(value: object) -> str:
+    """A value of a row; nothing for none."""
+    if isinstance(value, datetime):
+        return moment(value if value.tzinfo else value.replace(tzinfo=UTC))
+    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "" if value is None else str(value)
 
 
 def moment(at: datetime | None) -> str:

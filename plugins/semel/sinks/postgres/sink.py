@@ -11,6 +11,7 @@ Known limitation: in mode upsert a batch's row goes when a later batch has its k
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -122,6 +123,15 @@ class PostgresSink(Remote):
             f"Take them out: DELETE FROM {table} WHERE _semel_batch IN ({shown}); DELETE FROM "
             f"{notes} WHERE table_name = {sql.Literal(name).as_string()} AND batch_id IN ({shown})"
         )
+
+    def counted(
+        self, level: int, since: datetime, until: datetime | None, count: int
+    ) -> list[dict[str, Any]]:
+        with self._transaction() as connection:
+            return view.rows(connection, self._target, level, since, until, count)
+
+    def query(self) -> str:
+        return query("postgres", "all_counted").text.format(view=self._target.view.as_string())
 
     # Keeps PG13.
     def notes(self, newest: Newest | None = None) -> Notes:

@@ -5,6 +5,9 @@ slices of time make which window, so that the server computes no calendar; `seme
 what is complete of a table, and grows in the transaction of a batch's rows.
 """
 
+from datetime import datetime
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -73,6 +76,21 @@ def make(connection: Connection, target: PostgresTarget, schema: pa.Schema) -> N
     text = merged.replace("{", "{{").replace("}", "}}")  # A name may have them.
     connection.execute(filled("create_view", view=target.view, merged=sql.SQL(text).format()))
     connection.execute(filled("comment_view", view=target.view, comment=_COMMENT))
+
+
+def rows(
+    connection: Connection,
+    target: PostgresTarget,
+    level: int,
+    since: datetime,
+    until: datetime | None,
+    count: int,
+) -> list[dict[str, Any]]:
+    """Rows of the view, the newest first; none while it is not there."""
+    if not is_there(connection, target.view):
+        return []
+    asked = {"level": level, "since": since, "until": until, "count": count}
+    return connection.execute(filled("counted", view=target.view, **asked)).fetchall()
 
 
 # Keeps AG5.

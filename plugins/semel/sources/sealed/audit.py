@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 import xxhash
 
 from semel import limits
-from semel.clients.duck import column, duck_type
-from semel.clients.sql import query
+from semel.clients.duck import duck_type
+from semel.clients.sql import column, query
 from semel.declare import ddl
 from semel.declare.ddl import ColumnType
 from semel.errors import CorruptionError, SourceError

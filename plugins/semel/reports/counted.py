@@ -1,0 +1,130 @@
+"""The rows of the windows that a pipeline counts, with what is complete of them."""
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+import pyarrow.compute as pc
+
+from semel import reader
+from semel.archive import layout
+from semel.declare.aggregate import END, LEVEL, START
+from semel.errors import TerminalError
+from semel.formats.merged import files_query
+from semel.ledger import Ledger
+from semel.model.complete import State
+from semel.pipeline.opening import open_sink
+from semel.pipeline.spec import Spec
+from semel.reports import completeness
+
+COUNTED_MAX = 5_000
+"""Rows of windows in one answer."""
+
+
+Row = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""The values of a row's keys, and of its columns, as they are declared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """The rows of one window [start, end), by their keys; none where nothing was counted."""
+
+    start: datetime
+    end: datetime
+    state: State
+    rows: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The answer, newest first. `cut`: there are more than COUNTED_MAX rows, and the oldest windows
+    of those asked for are left out.
+    """
+
+    windows: tuple[Counted, ...]
+    cut: bool
+
+
+def counted(
+    ledger: Ledger,
+    spec: Spec,
+    *,
+    level: int,
+    since: date | None = None,
+    until: date | None = None,
+    now: datetime,
+) -> Answer:
+    """The rows of one level of `aggregate.by`, of all windows of some days: `completeness.windows`
+    says which by default, and of newer ones those of which there are rows.
+
+    UnavailableError: the sink does not answer. LimitError: too many windows.
+    """
+    known = completeness.windows(ledger, spec, since=since, until=until, now=now).windows
+    first = min((each.start for each in known), default=now)
+    end = datetime.combine(until, time(), UTC) + timedelta(days=1) if until else None
+    found = _rows(spec, level, first, end)
+    cut = len(found) > COUNTED_MAX
+    if cut:  # The rows of the oldest window may be some of it.
+        oldest = _utc(found[-1][START])
+        found = [row for row in found if _utc(row[START]) > oldest]
+        known = tuple(each for each in known if each.start > oldest)
+    by, names = spec.aggregate.by[level], tuple(spec.aggregate.columns)
+    rows: dict[completeness.Range, list[Row]] = {(each.start, each.end): [] for each in known}
+    for row in found:
+        keys, values = (tuple(row[name] for name in some) for some in (by, names))
+        rows.setdefault((_utc(row[START]), _utc(row[END])), []).append((keys, values))
+    is_complete = completeness.of(ledger, spec)
+    found = [
+        Counted(
+            start=start,
+            end=end,
+            state=is_complete.state(start, end),
+            rows=tuple(sorted(some, key=lambda row: [*map(str, row[0])])),
+        )
+        for (start, end), some in sorted(rows.items(), reverse=True)
+    ]
+    while since is None and found and not found[-1].rows and found[-1].state is not State.HOLE:
+        found.pop()  # Before there were records.
+    return Answer(windows=tuple(found), cut=cut)
+
+
+def query(spec: Spec) -> str:
+    """A statement by which a person reads the windows: for DuckDB of files, else for the sink.
+
+    TerminalError: there is none; the message says what reads them.
+    """
+    if spec.aggregate is None:
+        raise TerminalError(
+            f"{spec.name} counts no windows: its rows are records. Declare aggregate",
+            next=f"semel validate {spec.name}",
+        )
+    if not spec.sink.in_folder:
+        return open_sink(spec).query()
+    windows = spec.window.windows
+    if spec.sink.format != "parquet" or windows.count > 1 and windows.slices.zone != "UTC":
+        raise TerminalError(
+            f"no statement reads the windows of {spec.name}: it would have to know "
+            + ("the types of columns" if spec.sink.format != "parquet" else "the zone's clock")
+            + "; semel.reader.windows(folder) reads them, in Python",
+            next=f"semel windows {spec.name}",
+        )
+    markers = layout.markers(layout.of(spec))
+    counting = spec.of_sink().counting
+    return files_query(counting, spec.sink_path(), markers, len(spec.sink.folders))
+
+
+def _rows(
+    spec: Spec, level: int, since: datetime, until: datetime | None
+) -> list[dict[str, Any]]:
+    """One more than COUNTED_MAX at most, the newest first."""
+    count = COUNTED_MAX + 1
+    if not spec.sink.in_folder:
+        return open_sink(spec).counted(level, since, until, count)
+    table = reader.windows(spec.sink_path(), layout.of(spec), since=since, until=until)
+    table = table.filter(pc.field(LEVEL) == level).sort_by([(START, "descending")])
+    return table.slice(0, count).to_pylist()
+
+
+def _utc(at: datetime) -> datetime:
+    """The time of a view has the zone of its connection, that of files is UTC without a zone."""
+    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
