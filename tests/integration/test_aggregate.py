@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from psycopg.rows import dict_row
 
@@ -24,6 +25,7 @@ from fixtures.postgres.warehouse import TABLE, Warehouse
 from semel import reader
 from semel.audit import audit
 from semel.cli import main
+from semel.compare import Range
 from semel.errors import CorruptionError, LimitError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.pipeline.opening import open_sink
@@ -607,15 +609,62 @@ def test_more_keys_than_a_task_holds(
     proven(spec)
 
 
-def test_compare_is_refused(bench: Workbench, ledger: Ledger) -> None:
-    """It does not know windows yet, and names what does."""
-    bench.write("in/a.jsonl", clicks(0, 5))
-    spec = counting(bench)
-    run(ledger, spec, "r1")
-    with pytest.raises(TerminalError, match="counts the records of each batch") as refused:
-        compared(ledger, spec)
-    assert refused.value.next == "semel audit counts"
-    assert main(["audit", "counts"]) == 0
+@pytest.mark.parametrize("kind", ["files", "jsonl", "csv", "postgres"])
+def test_many_batches_compared_with_one(
+    bench: Workbench, ledger: Ledger, table: Warehouse, kind: str
+) -> None:
+    """Windows of many batches, with repeats between them, are those of one; a changed count is
+    found, with its window and key, both values and the cause.
+    """
+    sinks = {"files": {}, "postgres": TABLE}
+    columns = {**COLUMNS, "d": "sum(d)"}
+    spec = counting(
+        bench, sink=sinks.get(kind, {"format": kind}),
+        source={"schema": {**SCHEMA, "d": "decimal(10,3)"}},
+        aggregate={"by": [["user"], []], "columns": columns},
+    )  # fmt: skip
+    for at in range(4):
+        records = [{**c, "d": 1.125} for c in clicks(at * 20, at * 20 + 30)]
+        bench.write(f"in/{at}.jsonl", records)
+        run(ledger, spec, f"r{at}")
+    found = compared(ledger, spec)
+    assert found.equal and found.by == "window" and found.rows_live == found.rows_other == 75
+    if kind == "postgres":
+        parts = f"{spec.sink.table}_parts"
+        table.run(f"UPDATE {parts} SET events = events + 1 WHERE _semel_batch = 3 AND spent = 68")
+    elif kind == "files":
+        forge(spec, 3, _one_more)
+    else:
+        return
+    found = compared(ledger, spec)
+    [one] = found.differences
+    assert (found.total, one.kind) == (1, "values")
+    assert '"user":"u3"' in one.id and '"window_start":"2013-10-26 23:00' in one.id
+    assert (one.live.row["events"], one.other.row["events"]) == ("2", "1")
+    assert one.cause == "unknown"
+
+
+def _one_more(rows: pa.Table) -> pa.Table:
+    """The event whose number is 68, counted twice."""
+    at = rows.column_names.index("events")
+    more = pc.equal(rows["spent"], pa.scalar(68).cast(rows["spent"].type)).cast(pa.int64())
+    return rows.set_column(at, "events", pc.add(rows["events"], more))
+
+
+def test_two_pipelines_compared(bench: Workbench, ledger: Ledger) -> None:
+    """Of the same records in other batches: equal windows. What counts otherwise is refused."""
+    specs = [counting(bench, name=name, sink={"path": f"out/{name}"}) for name in ("one", "two")]
+    bench.write("in/a.jsonl", clicks(0, 30))
+    run(ledger, specs[0], "r1")
+    bench.write("in/b.jsonl", clicks(20, 60))
+    run(ledger, specs[0], "r2")
+    run(ledger, specs[1], "r1")
+    wanted = Range(start=datetime(2020, 1, 1, tzinfo=UTC), end=datetime(2099, 1, 1, tzinfo=UTC))
+    found = compared(ledger, specs[0], wanted=wanted, other=specs[1])
+    assert found.equal and found.by == "window" and found.other_batches == (3,)
+    by_day = counting(bench, name="three", sink={"path": "out/three"}, window={"size": "1 day"})
+    with pytest.raises(TerminalError, match="do not count the same"):
+        compared(ledger, specs[0], wanted=wanted, other=by_day)
 
 
 def test_find_says_what_it_cannot_see(

@@ -59,8 +59,8 @@ def compare(
 
     What the finalized batches of a range read is read again, as one batch, by the same stage, into
     a scratch folder, which is removed again. The two outputs are compared as sets, by record id, by
-    position or by whole rows. Each difference is told with its cause. Nothing of the pipeline
-    changes. Exit code 0: equal; 1: different.
+    position or by whole rows; where windows are counted merged, by window and key. Each difference
+    is told with its cause. Nothing of the pipeline changes. Exit code 0: equal; 1: different.
 
     Example: semel compare flights --interval 2026-01-01 2026-01-08
     """
@@ -105,11 +105,13 @@ def _lines(found: "Comparison", unit: str, *, told: bool) -> list[str]:
     numbers = f"{found.batches[0]}"
     if len(found.batches) > 1:
         numbers = f"{numbers} to {found.batches[-1]}, {len(found.batches):,} batches"
-    by = {"id": "record id", "position": "position", "row": "whole rows"}[found.by]
+    by = {
+        "id": "record id", "position": "position", "row": "whole rows", "window": "window and key"
+    }[found.by]  # fmt: skip
     rows = f"{found.rows_live:,} rows of {live}, {found.rows_other:,} of {other}"
     lines = []
     for one in found.differences:
-        lines += _difference(one, names, unit)
+        lines += _difference(one, names, unit, "window" if found.by == "window" else "id")
     if lines and not told:
         lines.append("what rows hold is not shown: limits.log_samples is false")
     if found.total > len(found.differences):
@@ -128,8 +130,8 @@ def _lines(found: "Comparison", unit: str, *, told: bool) -> list[str]:
     return lines
 
 
-def _difference(one: "Difference", names: dict[str, str], unit: str) -> list[str]:
-    what = f"id {one.id}: " if one.id is not None else ""
+def _difference(one: "Difference", names: dict[str, str], unit: str, key: str) -> list[str]:
+    what = f"{key} {one.id}: " if one.id is not None else ""
     kind = _KINDS[one.kind].format_map(names)
     lines = [f"{what}{kind}: {one.cause}: {one.why}"]
     for side, name in ((one.live, names["live"]), (one.other, names["other"])):

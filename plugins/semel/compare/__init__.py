@@ -6,7 +6,7 @@ How it works:
 1. choose the finalized batches of a range, and find what they read;
 2. find the ids that the range's batches knew from batches outside of it, for the batch path;
 3. run stage's job over all of it, into a scratch folder;
-4. hash the rows of both outputs, and match them by record id, position or whole row;
+4. hash the rows of both outputs, and match them by record id, position, window or whole row;
 5. find the cause of each difference, where there is a way to tell.
 What it does not do: prove, as the audit does, that a record which the live path dropped as a repeat
 of a batch outside of the range is one; or read what no batch of the range has claimed.
@@ -62,11 +62,11 @@ def compare(
     `open_job` opens what runs the batch path. `shown`: differences to tell of; all are counted.
     TerminalError, StateError, SourceError: it cannot be compared; the message says why.
     """
-    if any(declared.aggregate is not None for declared in (spec, other) if declared):
+    if other is not None and _counted(spec) != _counted(other):
         raise TerminalError(
-            f"{spec.name}: partial rows of windows are not compared yet; the audit counts the "
-            "records of each batch's windows again",
-            next=f"semel audit {spec.name}",
+            f"{spec.name} and {other.name} do not count the same: record_time, window and aggregate "
+            "are to be equal; compare pipelines that should give the same rows",
+            next=f"semel validate {other.name}",
         )
     chosen = choose(ledger, spec, wanted)
     with Engine("differences", memory_limit=f"{COMPARE_MEMORY_BYTES >> 20}MiB") as engine:
@@ -76,6 +76,13 @@ def compare(
         staging = layout.staging(Path(chosen.pipeline.archive_path))
         with scratch_folder(staging) as scratch:
             return compared.with_batch_path(open_job, scratch)
+
+
+def _counted(spec: Spec) -> tuple[object, ...]:
+    """What a pipeline counts, but for when it calls a window complete."""
+    if spec.aggregate is None:
+        return ()
+    return spec.record_time, spec.window.windows.slices, spec.window.windows.count, spec.aggregate
 
 
 class _Compare:
@@ -103,7 +110,7 @@ class _Compare:
 
             def run_again() -> None:
                 self._log("the batch path runs once more, to see if it gives the same")
-                outputs.add(AGAIN, run("again"))
+                outputs.add(AGAIN, [run("again")])
 
             with self._timed("stage"):
                 made = run("once")
@@ -144,8 +151,7 @@ class _Compare:
         outputs = Outputs.of(self._engine, chosen.spec, [*chosen.markers, *others])
         with self._timed("read outputs"), open_sinks(*self._declared) as sink_of:
             for side, some in ((LIVE, chosen.markers), (OTHER, others)):
-                for made in some:
-                    outputs.add(side, made, sink_of)
+                outputs.add(side, some, sink_of)
         return outputs
 
     def _answer(
@@ -154,8 +160,7 @@ class _Compare:
         """Compare. `more`: what of the answer is of one kind of compare alone."""
         with self._timed("compare"):
             self._engine.run("differ")
-            keyless = outputs.by == "row"
-            causes.blame(self._engine, self._chosen, keyless=keyless, run_again=run_again)
+            causes.blame(self._engine, self._chosen, by=outputs.by, run_again=run_again)
         totals = self._engine.rows("totals")
         [counted] = self._engine.rows("rows")
         apart: dict[str, dict[str, int]] = defaultdict(dict)

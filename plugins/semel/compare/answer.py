@@ -71,7 +71,7 @@ class Difference:
 class Comparison:
     """The answer. `other`: "batch path", or the other pipeline's name.
 
-    `by`: what rows are matched by: id, position or row. `differences` are some of `total`;
+    `by`: what rows are matched by: id, position, window or row. `differences` are some of `total`;
     `causes` counts all. `apart` counts, by reason, records that one side alone kept out:
     decisions and dead letters, even where the rows are equal. `known`: how many ids were known
     from batches outside of the range.

@@ -22,22 +22,22 @@ from semel.stage.read import read_again
 
 
 def blame(
-    engine: Engine, chosen: Chosen, *, keyless: bool, run_again: Callable[[], None] | None
+    engine: Engine, chosen: Chosen, *, by: str, run_again: Callable[[], None] | None
 ) -> None:
     """Give each difference its cause. `run_again` runs the batch path once more, as side AGAIN;
-    None: there is no batch path. `keyless`: rows are matched by their content alone.
+    None: there is no batch path. `by`: what rows are matched by.
     """
     spec = chosen.spec
     if run_again is not None:
         for step in ("blame_letters", "blame_copies", "blame_other_letters"):
             engine.run(step)
-        if not keyless:
+        if by in ("id", "position"):
             engine.run("blame_letters_of_none")
     _blame_batches(engine, chosen, Cause.FILE, _file_changed)
     _blame_batches(engine, chosen, Cause.SOURCE, partial(_source_changed, chosen))
     if run_again is not None and spec.transforms and engine.rows("unexplained"):
         run_again()
-        engine.run("blame_random", keyless=keyless)
+        engine.run("blame_random", keyless=by == "row")
     _blame_batches(engine, chosen, Cause.CODE, partial(_code_changed, spec))
     _blame_batches(engine, chosen, Cause.SPEC, lambda m: m.spec_digest != spec.digest())
     engine.run("blame_rest", cause=str(Cause.TRANSFORM if spec.transforms else Cause.UNKNOWN))

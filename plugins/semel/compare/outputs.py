@@ -1,7 +1,7 @@
 """The rows of two outputs, as keys and hashes: by what a row is matched, and its content."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,8 +13,10 @@ import pyarrow as pa
 from semel import limits
 from semel.archive.marker import Marker
 from semel.audit import fast
-from semel.clients.duck import Engine
+from semel.clients.duck import Engine, zoneless
+from semel.clients.sql import column
 from semel.compare.path import Made
+from semel.declare.aggregate import Aggregate
 from semel.errors import CorruptionError, first_line
 from semel.formats.output import columns_in_files, rows_of
 from semel.formats.pieces import gathered, pieces
@@ -22,6 +24,7 @@ from semel.model.manifest import Kind, MarkedFile
 from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 from semel.sinks import MiscountError, Sink
+from semel.stage import combine
 
 _POSITION = ("_semel_source", "_semel_offset")
 _NULL = "CAST(NULL AS BIGINT)"
@@ -40,7 +43,7 @@ Row = dict[str, str | None]
 class Outputs:
     """Puts rows into an engine, and finds them again.
 
-    `by`: what rows are matched by: id, position or row. `content`: the columns whose values count;
+    `by`: what rows are matched by: id, position, window or row. `content`: the columns whose values count;
     those in `as_text` are not of one type everywhere. `files`: where rows came from, by number.
     """
 
@@ -49,7 +52,7 @@ class Outputs:
     by: str
     content: tuple[str, ...]
     as_text: frozenset[str]
-    files: list[tuple[Output, MarkedFile | None]] = field(default_factory=list)
+    files: list[tuple[Output, MarkedFile | pa.Table | None]] = field(default_factory=list)
 
     @classmethod
     def of(cls, engine: Engine, spec: Spec, outputs: Iterable[Output]) -> Self:
@@ -58,10 +61,12 @@ class Outputs:
         in_all = set.intersection(*(set(schema.names) for schema in schemas))
         types: dict[str, set[pa.DataType]] = defaultdict(set)
         for schema in schemas:
-            for column in schema:
-                types[column.name].add(column.type)
+            for field in schema:
+                types[field.name].add(field.type)
         by = "row"
-        if not spec.by_position and set(spec.record_id) <= in_all:
+        if spec.aggregate is not None:
+            by = "window"
+        elif not spec.by_position and set(spec.record_id) <= in_all:
             by = "id"
         elif spec.by_position and set(_POSITION) <= in_all:
             by = "position"
@@ -76,8 +81,15 @@ class Outputs:
             as_text=frozenset(name for name, kinds in types.items() if len(kinds) > 1),
         )
 
-    def add(self, side: int, made: Output, sink_of: SinkOf = open_sink) -> None:
-        """The rows of an output."""
+    def add(self, side: int, outputs: Sequence[Output], sink_of: SinkOf = open_sink) -> None:
+        """The rows of some outputs."""
+        if self.by == "window":
+            self._add_windows(side, outputs, sink_of)
+            return
+        for made in outputs:
+            self._add(side, made, sink_of)
+
+    def _add(self, side: int, made: Output, sink_of: SinkOf) -> None:
         braces = self._braces(made) | {"side": side, "batch": made.batch_id or _NULL}
         for file in made.of_kind(Kind.DATA) if made.sink is not None else (None,):
             braces["file"] = len(self.files)
@@ -85,6 +97,22 @@ class Outputs:
             with _readable(made, file):
                 for table in _rows(made, file, sink_of):
                     self.engine.run("insert_output", table, braces)
+
+    def _add_windows(self, side: int, outputs: Sequence[Output], sink_of: SinkOf) -> None:
+        """The partial rows of all outputs of a side, merged: of which batch they are is lost."""
+        held = _Held(self.spec.aggregate)
+        for made in outputs:
+            files = made.of_kind(Kind.DATA) if made.sink is not None else (None,)
+            for file in files:
+                with _readable(made, file):
+                    for table in _rows(made, file, sink_of):
+                        names = made.sink_schema.names
+                        held.add(table.select(names).cast(made.sink_schema))
+        if (whole := held.merged()) is None:
+            return
+        self.files.append((outputs[0], whole))
+        where = {"side": side, "batch": _NULL, "file": len(self.files) - 1}
+        self.engine.run("insert_output", zoneless(whole), self._braces(outputs[0]) | where)
 
     def examples(
         self, at: int, contents: list[int], sink_of: SinkOf
@@ -104,7 +132,7 @@ class Outputs:
     def add_apart(self, side: int, made: Output, *, letters: bool = True) -> None:
         """The decisions of an output, and its dead letters where these are still such."""
         braces = {"side": side, "batch": made.batch_id or _NULL}
-        identity = fast.identity(made.spec, lambda name: fast.column(f"record_id.{name}"))
+        identity = fast.identity(made.spec, lambda name: column(f"record_id.{name}"))
         for file in made.of_kind(Kind.DECISIONS):
             self._add_apart(made, file, ["record_id"], {**braces, "letter": False, "key": identity})
         for file in made.of_kind(Kind.DEAD_LETTERS) if letters else ():
@@ -121,16 +149,19 @@ class Outputs:
 
     def _braces(self, made: Output) -> dict[str, object]:
         names = set(columns_in_files(made).names)
-        part, pos = (fast.column(name) if name in names else _NULL for name in _POSITION)
+        part, pos = (column(name) if name in names else _NULL for name in _POSITION)
         # A column that a batch does not have counts as null, at its place.
         values = [
             "NULL" if name not in names
             else _as_text(name) if name in self.as_text
-            else fast.column(name)
+            else column(name)
             for name in self.content
         ]  # fmt: skip
         content = f"hash({', '.join(values)})" if values else "CAST(0 AS UBIGINT)"
         key = keyless = f"chr(1) || CAST({content} AS VARCHAR)"
+        if self.by == "window":
+            own = (f"{column(n)} := {column(n)}" for n in self.spec.aggregate.key_of_parts)
+            key = f"CAST(to_json(struct_pack({', '.join(own)})) AS VARCHAR)"
         if self.by == "id":
             identity = fast.identity(self.spec, partial(fast.in_output, made.spec))
             key = f"COALESCE({identity}, {keyless})"
@@ -139,12 +170,41 @@ class Outputs:
         return {"key": key, "content": content, "part": part, "pos": pos}
 
 
+class _Held:
+    """Partial rows, merged from time to time."""
+
+    def __init__(self, declared: Aggregate) -> None:
+        self._declared = declared
+        self._tables: list[pa.Table] = []
+        self._rows = 0
+        self._merged_rows = 0
+
+    def add(self, rows: pa.Table) -> None:
+        self._tables.append(rows)
+        self._rows += rows.num_rows
+        # Twice as many as were left the last time: each row is merged a few times.
+        if self._rows > 2 * max(self._merged_rows, combine.HELD_ROWS_MAX):
+            self._tables = [self.merged()]
+            self._rows = self._merged_rows = self._tables[0].num_rows
+
+    def merged(self) -> pa.Table | None:
+        """A row for each slice and key; None: there was no output."""
+        if not self._tables:
+            return None
+        return combine.merged(self._declared, pa.concat_tables(self._tables))
+
+
 def _as_text(name: str) -> str:
-    return f"CAST({fast.column(name)} AS VARCHAR)"
+    return f"CAST({column(name)} AS VARCHAR)"
 
 
-def _rows(made: Output, file: MarkedFile | None, sink_of: SinkOf) -> Iterator[pa.Table]:
+def _rows(
+    made: Output, file: MarkedFile | pa.Table | None, sink_of: SinkOf
+) -> Iterator[pa.Table]:
     """The rows of one file of an output; of a batch in a table, all."""
+    if isinstance(file, pa.Table):
+        yield zoneless(file)
+        return
     if file is None:
         with suppress(MiscountError):  # What is missing is a difference, and is shown as one.
             yield from sink_of(made.spec).rows(made)

@@ -127,6 +127,12 @@ class Aggregate(Model):
         return tuple(dict.fromkeys(name for level in self.by for name in level))
 
     @property
+    def key_of_parts(self) -> tuple[str, ...]:
+        """What tells partial rows apart: slice, keys, and each value of distinct."""
+        apart = (name for name, f in self.columns.items() if f.word == "distinct")
+        return (START, *self.keys, *apart)
+
+    @property
     def read(self) -> tuple[str, ...]:
         """The columns of a record that it needs, each once."""
         found = [f.column for f in self.columns.values() if f.column is not None]

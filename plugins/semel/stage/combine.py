@@ -77,8 +77,7 @@ def lifted(spec: Spec, records: pa.Table) -> pa.Table:
 # Keeps AG3.
 def merged(declared: Aggregate, rows: pa.Table) -> pa.Table:
     """The partial rows of each slice and key as one. LimitError: a sum is too large."""
-    keys = [START, *declared.keys]
-    keys += [name for name, f in declared.columns.items() if f.word == "distinct"]
+    keys = declared.key_of_parts
     sums = {n: _SUMS[f.word] for n, f in declared.columns.items() if f.word in _SUMS}
     wide = rows
     for name, word in sums.items():
