@@ -13,7 +13,7 @@ import pytest
 from fixtures.batches.account import quiet
 from fixtures.batches.workbench import Workbench, events
 from fixtures.spark.local import LocalEngine
-from semel import failpoints
+from semel import failpoints, reader
 from semel.commit import commit
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
@@ -287,6 +287,33 @@ def test_complete_windows_are_told(bench: Workbench, ledger: Ledger, told: Told)
     for _ in range(2):
         told.run(task(), ledger, spec)
     assert len(told.stored) == 2
+
+
+def test_the_folders_of_a_window_are_told(bench: Workbench, ledger: Ledger, told: Told) -> None:
+    """Where the output is laid out by the windows, an event names the folders of complete ones: a
+    reader of these gets their rows.
+    """
+    import pyarrow.compute as pc
+
+    from semel.airflow.assets import windows
+    from semel.airflow.operators import FinalizeOperator
+
+    hourly = {"window": "1 hour", "of": "at", "name": "hour"}
+    daily = {"window": "1 day", "of": "at", "name": "day", "zone": "Asia/Tokyo"}
+    spec = bench.spec(
+        source=BY_DAY | {"path": "in/*.jsonl"}, record_time="at", window={"size": "1 hour"},
+        sink={"partition_by": [daily, hourly]},
+    )  # fmt: skip
+    rows = [row | {"at": f"2026-01-01T{at:02}:30:00Z"} for at, row in enumerate(events(0, 24))]
+    bench.write("in/2026-01-01.jsonl", rows)
+    committed(ledger, spec)
+    outlets = [windows(spec.name)]
+    told.run(FinalizeOperator(task_id="f", pipeline=spec.name, outlets=outlets), ledger, spec)
+    [event] = [event for event in told.stored if event.pipeline == "events/windows"]
+    hours = [f"2026-01-01T{hour:02}" for hour in range(24)]
+    assert event.extra["folders"] == {"hour": hours}
+    third = reader.dataset(spec.sink_path()).to_table(filter=pc.field("hour") == hours[3])
+    assert third["id"].to_pylist() == [rows[3]["id"]]
 
 
 def test_a_window_that_is_not_complete_is_not_told(

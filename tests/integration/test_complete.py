@@ -497,7 +497,7 @@ def test_the_page_is_true(bench: Workbench, ledger: Ledger, shell: Shell) -> Non
     assert "hole" not in shell.runs(command)
 
 
-def test_the_dag_of_the_page(airflow: None) -> None:
+def test_the_dag_of_the_page(airflow: None, bench: Workbench) -> None:
     """docs/windows.md: Airflow takes it, and it prints each window of some events once."""
     import contextlib
     import io
@@ -510,7 +510,8 @@ def test_the_dag_of_the_page(airflow: None) -> None:
     for block in blocks:
         exec(compile(block.split("```")[0], "windows.md", "exec"), made)
     windows = [(day(3), day(4)), (day(4), day(5))]
-    extras = [assets.extra_of_windows("shop", some) for some in (windows, windows[:1])]
+    spec = by_day(bench)
+    extras = [assets.extra_of_windows(spec, some) for some in (windows, windows[:1])]
     told = {assets.windows("shop"): [SimpleNamespace(extra=extra) for extra in extras]}
     task = made["bill"]().get_task("windows")
     with contextlib.redirect_stdout(io.StringIO()) as out:

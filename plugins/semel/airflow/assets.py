@@ -64,10 +64,18 @@ def windows(pipeline: str) -> Asset:
     return asset(f"{pipeline}/windows")
 
 
-def extra_of_windows(pipeline: str, found: "Iterable[Range]") -> dict[str, Any]:
-    """What such an event says: complete windows [start, end) in UTC, each once, first ones first.
+def extra_of_windows(spec: "Spec", found: "Iterable[Range]") -> dict[str, Any]:
+    """What such an event says: complete windows [start, end) in UTC, each once, first ones first;
+    and by the folder column that has them, where the output is laid out by them, their names.
     """
-    return {"pipeline": pipeline, "windows": plain(sorted(set(found)))}
+    import pyarrow as pa  # Airflow imports this module every few seconds.
+
+    windows, folders = sorted(set(found)), {}
+    for one in spec.sink.windows if spec.window.windows.count == 1 else ():
+        if one.of == spec.record_time and one.slices == spec.window.windows.slices:
+            starts = pa.array([start for start, _ in windows], pa.timestamp("us", "UTC"))
+            folders[one.name] = one.slices.names(starts).to_pylist()
+    return {"pipeline": spec.name, "windows": plain(windows), "folders": folders}
 
 
 def plain(found: "Iterable[Range]") -> list[list[str]]:

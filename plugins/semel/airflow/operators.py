@@ -155,7 +155,7 @@ class VerbOperator(BaseOperator):
         if asset not in self.outlets:
             return
         if found:
-            extra = assets.extra_of_windows(spec.name, found)
+            extra = assets.extra_of_windows(spec, found)
             context["outlet_events"][asset].extra = extra
         else:
             # What stays in the list gets an event when the task ends.
@@ -436,7 +436,7 @@ class CollectOperator(VerbOperator):
             found = completeness.of_batch(ledger, spec, told_of.batch.root)
             events.add(assets.asset(spec.name), extra=assets.extra(told_of, found))
             if found:
-                extra = assets.extra_of_windows(spec.name, found)
+                extra = assets.extra_of_windows(spec, found)
                 events.add(assets.windows(spec.name), extra=extra)
             metrics.count(spec.name, told_of)
             name = assets.asset(spec.name).name
