@@ -1,11 +1,12 @@
 """`semel days`: which intervals of a pipeline are complete, and what reads those that are not."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from semel import console
+from semel.cli import options
 from semel.declare.wording import FILES_NAMED_MAX
 
 if TYPE_CHECKING:
@@ -16,14 +17,8 @@ _UNSETTLED = ("unclaimed", "open", "waiting", "refused")
 
 def days(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
-    since: Annotated[
-        datetime | None,
-        typer.Option("--from", formats=["%Y-%m-%d"], metavar="DAY", help="The first day (UTC)."),
-    ] = None,
-    until: Annotated[
-        datetime | None,
-        typer.Option("--to", formats=["%Y-%m-%d"], metavar="DAY", help="The last day (UTC)."),
-    ] = None,
+    since: options.Since = None,
+    until: options.Until = None,
     as_json: console.AsJson = False,
 ) -> None:
     """List how far each interval is: of the schedule, or days; the last 31 unless told otherwise.
@@ -44,15 +39,11 @@ def days(
         found, shown = gaps_beside(ledger, spec)
         answer = ask(
             ledger, spec, Sight(gaps=found, found=shown), now=datetime.now(UTC),
-            since=_day(since), until=_day(until),
+            since=options.day(since), until=options.day(until),
         )  # fmt: skip
     payload = {"answer": answer}
     items, unit = f"{spec.source.part}s", spec.source.unit
     console.emit(payload, as_json=as_json, render=lambda: _render(answer, items, unit))
-
-
-def _day(at: datetime | None) -> date | None:
-    return at.date() if at else None
 
 
 def _render(answer: "Days", items: str, unit: str) -> None:

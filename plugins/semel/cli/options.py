@@ -1,6 +1,6 @@
-"""Options that several commands have: a range of batches, and the Spark that does the work."""
+"""Options that several commands have: days, a range of batches, the Spark that does the work."""
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Annotated
 
 import typer
@@ -18,6 +18,18 @@ Spark = Annotated[
     ),
 ]
 """The --spark option of a command: `spark: Spark = None`."""
+
+
+_DAY = {"formats": DATES[:1], "metavar": "DAY"}
+
+Since = Annotated[datetime | None, typer.Option("--from", help="The first day (UTC).", **_DAY)]
+Until = Annotated[datetime | None, typer.Option("--to", help="The last day (UTC).", **_DAY)]
+"""The --from and --to of a command, for `day`."""
+
+
+def day(at: datetime | None) -> date | None:
+    """The day that an option names."""
+    return at.date() if at else None
 
 
 def window(interval: Span) -> Span:

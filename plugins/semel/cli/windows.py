@@ -1,11 +1,12 @@
 """`semel windows`: which windows of time are complete, and what the others wait for."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from semel import console
+from semel.cli import options
 from semel.declare.wording import FILES_NAMED_MAX
 
 if TYPE_CHECKING:
@@ -14,14 +15,8 @@ if TYPE_CHECKING:
 
 def windows(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
-    since: Annotated[
-        datetime | None,
-        typer.Option("--from", formats=["%Y-%m-%d"], metavar="DAY", help="The first day (UTC)."),
-    ] = None,
-    until: Annotated[
-        datetime | None,
-        typer.Option("--to", formats=["%Y-%m-%d"], metavar="DAY", help="The last day (UTC)."),
-    ] = None,
+    since: options.Since = None,
+    until: options.Until = None,
     query: Annotated[
         bool,
         typer.Option(
@@ -33,10 +28,9 @@ def windows(
     """List which windows are complete, the newest first: 31 of them unless told otherwise.
 
     Looks at the ledger alone, and changes nothing. Without `window` in the declaration, the
-    windows are the intervals of the schedule. `--query` is for psql, or of a folder of files for
-    DuckDB: semel windows flights_by_day --query | psql ...
+    windows are the intervals of the schedule. What --query prints is for psql, or for DuckDB.
 
-    Example: semel windows flights --from 2013-01-01 --to 2013-01-07
+    Example: semel windows flights_by_day --from 2013-01-01 --to 2013-01-07
     """
     from semel import pipeline as pipelines
     from semel.ledger import Ledger
@@ -51,13 +45,9 @@ def windows(
         return
     with Ledger() as ledger:
         answer = ask(
-            ledger, spec, since=_day(since), until=_day(until), now=datetime.now(UTC)
+            ledger, spec, since=options.day(since), until=options.day(until), now=datetime.now(UTC)
         )
     console.emit({"answer": answer}, as_json=as_json, render=lambda: _render(answer))
-
-
-def _day(at: datetime | None) -> date | None:
-    return at.date() if at else None
 
 
 def _render(answer: "Answer") -> None:
