@@ -240,6 +240,21 @@ CREATE TABLE semel.loss (
         NOT isempty(span) AND NOT lower_inf(span) AND NOT upper_inf(span) AND lower(span) >= 0)
 );
 
+-- Of each partition, up to where its positions are all claimed or lost, from its floor on.
+CREATE VIEW semel.taken AS
+SELECT p.source_partition_id, lower(first.span) AS "end"
+FROM semel.source_partition AS p
+CROSS JOIN LATERAL (
+    SELECT unnest(int8multirange(int8range(p.floor, NULL)) - range_agg(taken.span)) AS span
+    FROM (SELECT c.span FROM semel.claim AS c
+          WHERE c.source_partition_id = p.source_partition_id
+            AND c.span && int8range(p.floor, NULL)
+          UNION ALL
+          SELECT l.span FROM semel.loss AS l
+          WHERE l.source_partition_id = p.source_partition_id
+            AND l.span && int8range(p.floor, NULL)) AS taken
+    ORDER BY 1 LIMIT 1) AS first;
+
 -- An attempt: one try at staging a batch; its fence is its number within the batch.
 CREATE TABLE semel.attempt (
     attempt_id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

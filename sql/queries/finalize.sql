@@ -33,22 +33,13 @@ ORDER BY 1;
 -- Of the partitions that a batch has claimed, or of all: up to where all is finalized or lost, and the
 -- greatest record time before that. No record is of a time behind its commit.
 WITH ends AS (
-    SELECT p.source_partition_id, LEAST(lower(first.span),
+    SELECT p.source_partition_id, LEAST(t."end",
                (SELECT min(lower(c.span)) FROM semel.claim AS c
                 JOIN semel.batch AS b USING (batch_id)
                 WHERE b.pipeline_id = p.pipeline_id AND b.status IN ('planned', 'committed')
                   AND c.source_partition_id = p.source_partition_id)) AS "end"
     FROM semel.source_partition AS p
-    CROSS JOIN LATERAL (
-        SELECT unnest(int8multirange(int8range(p.floor, NULL)) - range_agg(taken.span)) AS span
-        FROM (SELECT c.span FROM semel.claim AS c
-              WHERE c.source_partition_id = p.source_partition_id
-                AND c.span && int8range(p.floor, NULL)
-              UNION ALL
-              SELECT l.span FROM semel.loss AS l
-              WHERE l.source_partition_id = p.source_partition_id
-                AND l.span && int8range(p.floor, NULL)) AS taken
-        ORDER BY 1 LIMIT 1) AS first
+    JOIN semel.taken AS t USING (source_partition_id)
     WHERE p.pipeline_id = :pipeline_id
       AND (CAST(:batch_id AS bigint) IS NULL
            OR p.source_partition_id IN (SELECT c.source_partition_id FROM semel.claim AS c

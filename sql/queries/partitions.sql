@@ -88,43 +88,25 @@ ORDER BY w.source_partition_id, start;
 UPDATE semel.source_partition AS p
 SET floor = f.floor
 FROM (SELECT p.source_partition_id,
-             LEAST(lower(first.span),
+             LEAST(t."end",
                    (SELECT min(lower(c.span)) FROM semel.claim AS c
                     JOIN semel.batch AS b USING (batch_id)
                     WHERE c.source_partition_id = p.source_partition_id
                       AND c.span && int8range(p.floor, NULL) AND b.status = 'planned')) AS floor
       FROM semel.source_partition AS p
-      CROSS JOIN LATERAL (
-          SELECT unnest(int8multirange(int8range(p.floor, NULL)) - range_agg(taken.span)) AS span
-          FROM (SELECT c.span FROM semel.claim AS c
-                WHERE c.source_partition_id = p.source_partition_id
-                  AND c.span && int8range(p.floor, NULL)
-                UNION ALL
-                SELECT l.span FROM semel.loss AS l
-                WHERE l.source_partition_id = p.source_partition_id
-                  AND l.span && int8range(p.floor, NULL)) AS taken
-          ORDER BY 1 LIMIT 1) AS first
+      JOIN semel.taken AS t USING (source_partition_id)
       WHERE p.source_partition_id = ANY(CAST(:partitions AS bigint[]))) AS f
 WHERE p.source_partition_id = f.source_partition_id AND f.floor > p.floor;
 
 -- name: finalized
 -- Of the partitions that a batch has claimed: up to where all is finalized or lost.
-SELECT p.name, p.identity, LEAST(lower(first.span),
-                     (SELECT min(lower(c.span)) FROM semel.claim AS c
-                      JOIN semel.batch AS b USING (batch_id)
-                      WHERE b.pipeline_id = p.pipeline_id AND b.status IN ('planned', 'committed')
-                        AND c.source_partition_id = p.source_partition_id)) AS "end"
+SELECT p.name, p.identity,
+       LEAST(t."end", (SELECT min(lower(c.span)) FROM semel.claim AS c
+                       JOIN semel.batch AS b USING (batch_id)
+                       WHERE b.pipeline_id = p.pipeline_id AND b.status IN ('planned', 'committed')
+                         AND c.source_partition_id = p.source_partition_id)) AS "end"
 FROM semel.source_partition AS p
-CROSS JOIN LATERAL (
-    SELECT unnest(int8multirange(int8range(p.floor, NULL)) - range_agg(taken.span)) AS span
-    FROM (SELECT c.span FROM semel.claim AS c
-          WHERE c.source_partition_id = p.source_partition_id
-            AND c.span && int8range(p.floor, NULL)
-          UNION ALL
-          SELECT l.span FROM semel.loss AS l
-          WHERE l.source_partition_id = p.source_partition_id
-            AND l.span && int8range(p.floor, NULL)) AS taken
-    ORDER BY 1 LIMIT 1) AS first
+JOIN semel.taken AS t USING (source_partition_id)
 WHERE p.source_partition_id IN (SELECT c.source_partition_id FROM semel.claim AS c
                                 WHERE c.batch_id = :batch_id);
 
