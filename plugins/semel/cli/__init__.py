@@ -27,6 +27,7 @@ COMMANDS = {
     "validate": "semel.cli.validate:validate",
     "new": "semel.cli.new:new",
     "check": "semel.cli.check:check",
+    "explain": "semel.cli.explain:explain",
     "migrate": "semel.cli.run:migrate",
     "receive": "semel.cli.receive:receive",
     "run": "semel.cli.run:run",

@@ -6,6 +6,7 @@ Known limitation: transforms run in a second job, on the rows that the first one
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -85,6 +86,23 @@ _SQL_LINE = re.compile(r"\bline (\d+),? (?:pos|position) \d+\b")
 _OURS = re.compile(r"semel\.errors\.(\w+Error): (.*)")
 
 
+class Named(StrEnum):
+    """What Spark's plans call the functions of semel. No function of a transform can be so."""
+
+    read_ids = "semel.read_ids"
+    read_keep = "semel.read_keep"
+    read_write = "semel.read_write"
+    classify = "semel.classify"
+    mark_kept = "semel.mark_kept"
+    write_kept = "semel.write_kept"
+    survivors = "semel.survivors"
+    write_rows = "semel.write_rows"
+
+
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What a task makes of the rows that come to it."""
+
+
 class SparkEngine:
     """Runs stage jobs in a Spark session, over Connect or in the driver's own process."""
 
@@ -115,18 +133,45 @@ class SparkEngine:
         except JOB_FAILURES as error:
             raise translated(error, samples=samples) from (error if samples else None)
 
-    def _reports(self, job: StageJob, *, write: bool) -> list[SplitReport]:
+    def judged(self, job: StageJob, *, write: bool) -> DataFrame:
+        """The first query of a job: a report of each split. With `write` it writes the rows."""
         tasks = self.session.range(0, job.tasks, 1, job.tasks)
         if not job.judges:
-            done = tasks.mapInArrow(_read_only(job, write), _REPORTS)
-        else:
-            done = (
-                tasks.mapInArrow(_read(job), _READ)
-                .repartitionById(job.shards, "shard")
-                .mapInArrow(_classify(job), _CLASSIFIED)
-                .repartitionById(job.tasks, "task")
-                .mapInArrow(_write(job, write), _REPORTS)
-            )
+            return tasks.mapInArrow(_read_only(job, write), _REPORTS)
+        return (
+            tasks.mapInArrow(_read(job), _READ)
+            .repartitionById(job.shards, "shard")
+            .mapInArrow(_classify(job), _CLASSIFIED)
+            .repartitionById(job.tasks, "task")
+            .mapInArrow(_write(job, write), _REPORTS)
+        )
+
+    def transformed(
+        self, job: StageJob, survivors: Task, transforms: list[Transform]
+    ) -> list[DataFrame]:
+        """What `survivors` gives in each task, and what each transform made of it, in order.
+
+        TerminalError: a transform raised.
+        """
+        tasks = self.session.range(0, job.tasks, 1, job.tasks)
+        survivors.__name__ = Named.survivors.value
+        frames = [tasks.mapInArrow(survivors, from_arrow_schema(job.output_schema()))]
+        for transform in transforms:
+            frames.append(_applied(transform, frames[-1]))
+        return frames
+
+    def written(
+        self, job: StageJob, transforms: list[Transform], frame: DataFrame
+    ) -> tuple[DataFrame, pa.Schema]:
+        """The second query of a job: writes what the last transform gave. With its columns.
+
+        TerminalError: they cannot be written.
+        """
+        schema = _output_schema(job, transforms, frame)
+        return frame.mapInArrow(_write_rows(job, schema), _WRITTEN), schema
+
+    def _reports(self, job: StageJob, *, write: bool) -> list[SplitReport]:
+        done = self.judged(job, write=write)
         reports = [SplitReport.from_bytes(bytes(row["report"])) for row in done.collect()]
         reports.sort(key=lambda report: report.split)
         _each_once("split", [report.split for report in reports], len(job.splits), job)
@@ -135,14 +180,10 @@ class SparkEngine:
     def _transform(
         self, job: StageJob, reports: list[SplitReport], transforms: list[Transform]
     ) -> Outcome:
-        frame = self.session.range(0, job.tasks, 1, job.tasks).mapInArrow(
-            _survivors(job, reports), from_arrow_schema(job.output_schema())
-        )
-        for transform in transforms:
-            frame = _applied(transform, frame)
-        schema = _output_schema(job, transforms, frame)
+        frames = self.transformed(job, _survivors(job, reports), transforms)
+        query, schema = self.written(job, transforms, frames[-1])
         try:
-            written = frame.mapInArrow(_write_rows(job, schema), _WRITTEN).collect()
+            written = query.collect()
         except JOB_FAILURES as error:
             samples = job.spec.limits.log_samples
             blamed = _blamed(error, transforms, samples=samples)
@@ -297,7 +338,7 @@ def _quoted(error: PySparkException, transforms: list[Transform]) -> list[Transf
     return [t for t in transforms if t.query and any(part in t.query for part in quoted)]
 
 
-def _read(job: StageJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _read(job: StageJob) -> Task:
     def rows(number: int) -> Iterator[tuple]:
         for done in read_task(job, number, write=False):
             report = done.report.to_bytes()
@@ -308,19 +349,21 @@ def _read(job: StageJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
         for number in _tasks(batches):
             yield from _batches(_READ, rows(number))
 
+    task.__name__ = Named.read_ids.value
     return task
 
 
-def _read_only(job: StageJob, write: bool) -> Callable:
+def _read_only(job: StageJob, write: bool) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in _tasks(batches):
             reports = (done.report for done in read_task(job, number, write=write))
             yield from _batches(_REPORTS, ((r.split, r.to_bytes()) for r in reports))
 
+    task.__name__ = (Named.read_write if write else Named.read_keep).value
     return task
 
 
-def _classify(job: StageJob) -> Callable:
+def _classify(job: StageJob) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = sorted(_rows(batches), key=itemgetter("split"))
         if not rows:
@@ -340,10 +383,11 @@ def _classify(job: StageJob) -> Callable:
 
         yield from _batches(_CLASSIFIED, map(judged, rows))
 
+    task.__name__ = Named.classify.value
     return task
 
 
-def _write(job: StageJob, write: bool) -> Callable:
+def _write(job: StageJob, write: bool) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = sorted(_rows(batches), key=itemgetter("split"))
         if not rows:
@@ -364,10 +408,11 @@ def _write(job: StageJob, write: bool) -> Callable:
         done = write_task(job, rows[0]["task"], parts, write=write, files=files)
         yield from _batches(_REPORTS, ((report.split, report.to_bytes()) for report in done))
 
+    task.__name__ = (Named.write_kept if write else Named.mark_kept).value
     return task
 
 
-def _survivors(job: StageJob, reports: list[SplitReport]) -> Callable:
+def _survivors(job: StageJob, reports: list[SplitReport]) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in _tasks(batches):
             yield from survivors(job, [reports[s.number] for s in job.splits_of_task(number)])
@@ -375,13 +420,14 @@ def _survivors(job: StageJob, reports: list[SplitReport]) -> Callable:
     return task
 
 
-def _write_rows(job: StageJob, schema: pa.Schema) -> Callable:
+def _write_rows(job: StageJob, schema: pa.Schema) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         files = write_rows(job, TaskContext.get().partitionId(), batches, schema)
         yield from _batches(_WRITTEN, [(pack_files(files),)])
 
+    task.__name__ = Named.write_rows.value
     return task
 
 

@@ -9,6 +9,9 @@ SETTINGS = {
 }
 """What each Spark needs; the last one only to be fast."""
 
+CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
+"""With one of these in its environment a process gets a session of another Spark."""
+
 LOOPBACK = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",

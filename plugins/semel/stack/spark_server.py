@@ -10,7 +10,7 @@ import grpc
 
 from semel.errors import TerminalError
 from semel.settings import LEDGER_VARIABLE
-from semel.spark.settings import LOOPBACK, SETTINGS
+from semel.spark.settings import CONNECT_VARIABLES, LOOPBACK, SETTINGS
 from semel.stack import layout
 from semel.stack.leader import Part
 
@@ -55,8 +55,8 @@ def submit() -> list[str]:
     """The beginning of a command that runs a program on a Spark of its own, whichever other Spark
     the shell works with.
     """
-    others = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
-    return ["env", *(f"--unset={name}" for name in others), str(installed() / "bin/spark-submit")]
+    program = str(installed() / "bin/spark-submit")
+    return ["env", *(f"--unset={name}" for name in CONNECT_VARIABLES), program]
 
 
 def remote(port: int) -> str:
