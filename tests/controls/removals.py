@@ -498,6 +498,11 @@ OF_SECONDS: dict[str, Removal] = {
         other("sinks.held:compare", lambda _: lambda *_: _nothing()),
         gives("sinks.postgres.noted:refuse_others"),
     ),
+    "a marker is missed by what was read before it": code(
+        "archive.owned:check_held",
+        "_check_markers(pipeline, lacking,",
+        new="_check_markers(pipeline, {one.root for one in known if one.finalized_at} - there,",
+    ),
     "adopt holds a target against the markers": gives("repair.adopt:check_landed"),
     # The row follows what is declared, as that of a folder does.
     "an address changes by a person's word":

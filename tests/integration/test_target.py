@@ -6,6 +6,7 @@ What may happen to a table, by append and by upsert: each is told, with a way ou
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -16,7 +17,7 @@ from fixtures.postgres.server import database, lose
 from fixtures.postgres.warehouse import Warehouse
 from fixtures.spark.local import LocalEngine
 from semel import failpoints
-from semel.archive import layout, owned
+from semel.archive import layout, owned, traces
 from semel.archive.marker import markers_of
 from semel.audit import Verdict, audit
 from semel.cli import main
@@ -304,6 +305,30 @@ def test_a_note_that_somebody_damaged(
     table.run("UPDATE semel_batch SET rows = 10 WHERE batch_id = 2")
     adopt(ledger, spec, log=quiet)
     assert audit(spec).ok
+
+
+# Attacks H2.
+def test_batches_that_end_while_markers_are_listed(
+    bench: Workbench, ledger: Ledger, spec: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A batch reads which others are finalized. 2. Another one is finalized. 3. It lists the
+    markers. 4. One more is finalized. 5. For the marker that it does not know it reads the ledger
+    again. The last batch has no marker in that list, and lacks none.
+    """
+    listed, others = traces.markers, [5, 6]
+
+    def markers(kept: Path) -> set[int]:
+        before, behind = (others.pop(0), others.pop(0)) if others else (None, None)
+        if before:
+            come(bench, ledger, spec, before)
+        found = listed(kept)
+        if behind:
+            come(bench, ledger, spec, behind)
+        return found
+
+    monkeypatch.setattr(traces, "markers", markers)
+    come(bench, ledger, spec, 4)
+    assert not others and audit(spec).ok
 
 
 # Attacks H2.

@@ -141,6 +141,7 @@ def check_held(
     if notes is not None and newest is None:
         notes.check()
     found = _differences(pipeline, known, notes, count)
+    lacking = {one.root for one in known if one.finalized_at} - there
     unknown = _unknown(known, there, count)
     if unknown or found.strays or found.others:  # Some may have landed since the read.
         with ledger.transaction() as connection:
@@ -148,7 +149,7 @@ def check_held(
         later = _differences(pipeline, known, notes, count)
         found = replace(found, strays=later.strays, others=later.others)
         unknown = _unknown(known, there, count)
-    _check_markers(pipeline, {one.root for one in known if one.finalized_at} - there, unknown, kept)
+    _check_markers(pipeline, lacking, unknown, kept)
     if notes is None:
         return
     if replay or not notes.complete:
