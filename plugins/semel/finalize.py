@@ -115,9 +115,10 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         return done
     looks, stored = Looks(), Spec.from_json(batch.spec)
     times = event_time.times(ledger, stored, batch)
+    timed = bool(times) and event_time.is_timed(stored)
     complete = ()
     if stored.aggregate:
-        complete = _complete(ledger, pipeline, stored, batch, won, timed=bool(times))
+        complete = _complete(ledger, pipeline, stored, batch, won, timed=timed)
     sink = open_stored(stored, spec, pipeline.sink_address, looks)
     failpoints.point("finalize.before_publish")
     output = replace(_won(spec, pipeline, batch, won, files, before), complete=complete)
@@ -144,7 +145,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         write_marker.replace(root, batch, won, content, before, claims)
     failpoints.point("finalize.after_mark")
     with ledger.transaction() as connection:
-        changed = _finish(connection, pipeline, stored, batch, won, timed=bool(times))
+        changed = _finish(connection, pipeline, stored, batch, won, timed=timed)
         now = changed or row(connection, "finalize", "batch_status", batch_id=batch_id)
         failpoints.point("finalize.before_finalized")
     failpoints.point("finalize.after_finalized")
@@ -172,8 +173,9 @@ def _acknowledge(ledger: Ledger, spec: Spec, batch: Batch) -> str | None:
 def _finish(
     connection: Connection, pipeline: Pipeline, spec: Spec, batch: Batch, won: Row, *, timed: bool
 ) -> Row | None:
-    """`committed -> finalized`, and what that makes complete. None: it was done before."""
-    timed = timed and event_time.is_timed(spec)
+    """`committed -> finalized`, and what that makes complete. None: it was done before. `timed`:
+    the batch moves the event time.
+    """
     if timed or won["covers"] is not None:
         pipelines.lock(connection, pipeline)
     changed = row(connection, "finalize", "finalize_batch", batch_id=batch.batch_id)

@@ -16,7 +16,7 @@ from semel.airflow.page.plot import HEIGHT, LINES_MAX, WIDTH, plot
 from semel.ledger import Ledger
 from semel.model.complete import State
 from semel.pipeline.spec import Spec
-from semel.reports import counted
+from semel.reports import completeness, counted
 from semel.reports.counted import Counted
 
 PATH = "/semel/dags/events/windows"
@@ -121,11 +121,12 @@ def test_too_many_rows_are_told(
     users = [record for user in ("ann", "bo") for record in visits(*range(4), user=user)]
     bench.write("in/a.jsonl", users)
     run(ledger, spec, "r1")
-    asked = {"level": 0, "now": BEGIN + timedelta(days=9)}
-    whole = counted.counted(ledger, spec, **asked)
+    now = BEGIN + timedelta(days=9)
+    asked = completeness.windows(ledger, spec, now=now)
+    whole = counted.counted(ledger, spec, asked, level=0, now=now)
     assert not whole.cut and [len(w.rows) for w in whole.windows[:4]] == [2] * 4
     monkeypatch.setattr(counted, "COUNTED_MAX", 5)
-    found = counted.counted(ledger, spec, **asked)
+    found = counted.counted(ledger, spec, asked, level=0, now=now)
     assert found.cut and found.windows == whole.windows[:2]
 
 

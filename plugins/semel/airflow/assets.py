@@ -70,10 +70,12 @@ def extra_of_windows(spec: "Spec", found: "Iterable[Range]") -> dict[str, Any]:
     """
     import pyarrow as pa  # Airflow imports this module every few seconds.
 
+    from semel.model.windows import UTC_TIME
+
     windows, folders = sorted(set(found)), {}
     for one in spec.sink.windows if spec.window.windows.count == 1 else ():
         if one.of == spec.record_time and one.slices == spec.window.windows.slices:
-            starts = pa.array([start for start, _ in windows], pa.timestamp("us", "UTC"))
+            starts = pa.array([start for start, _ in windows], UTC_TIME)
             folders[one.name] = one.slices.names(starts).to_pylist()
     return {"pipeline": spec.name, "windows": plain(windows), "folders": folders}
 

@@ -43,8 +43,9 @@ Row = dict[str, str | None]
 class Outputs:
     """Puts rows into an engine, and finds them again.
 
-    `by`: what rows are matched by: id, position, window or row. `content`: the columns whose values count;
-    those in `as_text` are not of one type everywhere. `files`: where rows came from, by number.
+    `by`: what rows are matched by: id, position, window or row. `content`: the columns whose values
+    count; those in `as_text` are not of one type everywhere. `files`: where rows came from, by
+    number.
     """
 
     engine: Engine
@@ -61,8 +62,8 @@ class Outputs:
         in_all = set.intersection(*(set(schema.names) for schema in schemas))
         types: dict[str, set[pa.DataType]] = defaultdict(set)
         for schema in schemas:
-            for field in schema:
-                types[field.name].add(field.type)
+            for one in schema:
+                types[one.name].add(one.type)
         by = "row"
         if spec.aggregate is not None:
             by = "window"
@@ -91,7 +92,7 @@ class Outputs:
 
     def _add(self, side: int, made: Output, sink_of: SinkOf) -> None:
         braces = self._braces(made) | {"side": side, "batch": made.batch_id or _NULL}
-        for file in made.of_kind(Kind.DATA) if made.sink is not None else (None,):
+        for file in _files(made):
             braces["file"] = len(self.files)
             self.files.append((made, file))
             with _readable(made, file):
@@ -102,8 +103,7 @@ class Outputs:
         """The partial rows of all outputs of a side, merged: of which batch they are is lost."""
         held = _Held(self.spec.aggregate)
         for made in outputs:
-            files = made.of_kind(Kind.DATA) if made.sink is not None else (None,)
-            for file in files:
+            for file in _files(made):
                 with _readable(made, file):
                     for table in _rows(made, file, sink_of):
                         names = made.sink_schema.names
@@ -196,6 +196,11 @@ class _Held:
 
 def _as_text(name: str) -> str:
     return f"CAST({column(name)} AS VARCHAR)"
+
+
+def _files(made: Output) -> Sequence[MarkedFile | None]:
+    """The files that hold an output's rows; a batch in a table has None in their place."""
+    return made.of_kind(Kind.DATA) if made.sink is not None else (None,)
 
 
 def _rows(

@@ -48,28 +48,29 @@ class Answer:
 def counted(
     ledger: Ledger,
     spec: Spec,
+    known: completeness.Answer,
     *,
     level: int,
     since: date | None = None,
     until: date | None = None,
     now: datetime,
 ) -> Answer:
-    """The rows of one level of `aggregate.by`, of all windows of some days: `completeness.windows`
-    says which by default, and of newer ones those of which there are rows.
+    """The rows of one level of `aggregate.by`, of all windows of some days: those of `known`, which
+    was asked the same, and of newer ones those of which there are rows.
 
-    UnavailableError: the sink does not answer. LimitError: too many windows.
+    UnavailableError: the sink does not answer.
     """
-    known = completeness.windows(ledger, spec, since=since, until=until, now=now).windows
-    first = min((each.start for each in known), default=now)
+    windows = known.windows
+    first = min((each.start for each in windows), default=now)
     end = datetime.combine(until, time(), UTC) + timedelta(days=1) if until else None
     found = _rows(spec, level, first, end)
     cut = len(found) > COUNTED_MAX
     if cut:  # The rows of the oldest window may be some of it.
         oldest = _utc(found[-1][START])
         found = [row for row in found if _utc(row[START]) > oldest]
-        known = tuple(each for each in known if each.start > oldest)
+        windows = tuple(each for each in windows if each.start > oldest)
     by, names = spec.aggregate.by[level], tuple(spec.aggregate.columns)
-    rows: dict[completeness.Range, list[Row]] = {(each.start, each.end): [] for each in known}
+    rows: dict[completeness.Range, list[Row]] = {(each.start, each.end): [] for each in windows}
     for row in found:
         keys, values = (tuple(row[name] for name in some) for some in (by, names))
         rows.setdefault((_utc(row[START]), _utc(row[END])), []).append((keys, values))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from semel.airflow.page.text import cell
+from semel.airflow.page.text import cell, is_number
 from semel.model.complete import State
 from semel.reports.counted import Counted
 
@@ -17,7 +17,10 @@ WIDTH, HEIGHT = 900, 260
 LINES_MAX = 8
 """Keys that have a line: those with the largest sums."""
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 80, 10, 10, 24
+LEFT = 80
+"""Where the axis is: what is left of it is for its numbers."""
+
+_RIGHT, _TOP, _BOTTOM = 10, 10, 24
 _TICKS = 4
 _LABELS = 8
 
@@ -60,11 +63,6 @@ class Plot:
     left_out: int
 
 
-def is_drawn(value: object) -> bool:
-    """Whether a value is a number."""
-    return isinstance(value, int | Decimal) and not isinstance(value, bool)
-
-
 def plot(
     windows: Sequence[Counted], at: int, *, keyed: bool, show: Callable[[datetime], str]
 ) -> Plot | None:
@@ -75,7 +73,7 @@ def plot(
     of_keys: dict[tuple[str, ...], list[tuple[Counted, int | Decimal]]] = defaultdict(list)
     for window in windows:
         for keys, values in window.rows:
-            if is_drawn(values[at]):
+            if is_number(values[at]):
                 of_keys[tuple(map(cell, keys))].append((window, values[at]))
     if not of_keys:
         return None
@@ -86,13 +84,13 @@ def plot(
     low, high = (step * n for n in (math.floor(min(0.0, *drawn) / step),
                                     math.ceil(max(0.0, *drawn) / step)))  # fmt: skip
     high = high if high > low else low + step
-    slot = (WIDTH - _LEFT - _RIGHT) / len(windows)
+    slot = (WIDTH - LEFT - _RIGHT) / len(windows)
 
     def y(value: float) -> float:
         return round(_TOP + (HEIGHT - _TOP - _BOTTOM) * (high - value) / (high - low), 1)
 
     def x(window: Counted) -> float:
-        return round(_LEFT + slot * (places[window.start] + 0.5), 1)
+        return round(LEFT + slot * (places[window.start] + 0.5), 1)
 
     def mark(window: Counted, value: int | Decimal, label: str) -> Mark:
         final = window.state is State.COMPLETE

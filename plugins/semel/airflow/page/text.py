@@ -34,11 +34,16 @@ def number(value: int) -> str:
     return f"{value:,}"
 
 
+def is_number(value: object) -> bool:
+    """Whether a value of a row counts something."""
+    return isinstance(value, int | Decimal) and not isinstance(value, bool)
+
+
 def cell(value: object) -> str:
     """A value of a row; nothing for none."""
     if isinstance(value, datetime):
         return moment(value if value.tzinfo else value.replace(tzinfo=UTC))
-    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+    if is_number(value):
         return f"{value:,}"
     return "" if value is None else str(value)
 

@@ -1,6 +1,7 @@
 """The page of a pipeline's windows: what is complete, what was counted in each, and its plot."""
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated
 from zoneinfo import ZoneInfo
 
@@ -20,7 +21,8 @@ from semel.airflow.page.common import (
     soon,
     spec_of,
 )
-from semel.airflow.page.plot import HEIGHT, WIDTH, is_drawn, plot
+from semel.airflow.page.plot import HEIGHT, LEFT, WIDTH, plot
+from semel.airflow.page.text import is_number
 from semel.errors import SemelError
 from semel.model.complete import State
 from semel.pipeline.spec import Spec
@@ -52,20 +54,23 @@ def windows(
     if reads:
         key = f"counted {spec.name} {spec.digest()} {level} {since} {until}"
         try:
-            found = soon(key, lambda: counted.counted(ledger(), spec, level=level, **asked))
+            found = soon(
+                key, lambda: counted.counted(ledger(), spec, known, level=level, **asked)
+            )
         except (SemelError, OSError) as error:
             trouble = str(error)
+    named = partial(_named, spec)
     names = [*spec.aggregate.columns] if spec.aggregate else []
     if found is not None:
         numbers = [
             name for at, name in enumerate(names)
-            if any(is_drawn(values[at]) for w in found.windows for _, values in w.rows)
+            if any(is_number(values[at]) for w in found.windows for _, values in w.rows)
         ]  # fmt: skip
         column = column if column in numbers else next(iter(numbers), "")
         if column:
             drawn = plot(
                 found.windows[::-1], names.index(column), keyed=bool(levels[level]),
-                show=lambda at: _named(spec, at),
+                show=named,
             )  # fmt: skip
     return page(
         request,
@@ -84,7 +89,8 @@ def windows(
         plot=drawn,
         width=WIDTH,
         height=HEIGHT,
-        named=lambda at: _named(spec, at),
+        left=LEFT,
+        named=named,
         since=since,
         until=until,
     )
