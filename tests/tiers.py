@@ -50,7 +50,7 @@ more."""
 REST_FILES = 1 / 2
 """The share of the files that rest takes something of."""
 _GUARDED = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
-_OF_RULES = ("protocol", "postgres", "kafka", "queues", "bigquery", "aggregates")
+_OF_RULES = ("protocol", "postgres", "kafka", "queues", "objects", "bigquery", "aggregates")
 PAGES = [ROOT / "docs" / f"{name}.md" for name in _OF_RULES]
 """Those with tables "Guards"."""
 

@@ -143,6 +143,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         write_marker.write(root, batch, content, claims)
     else:
         write_marker.replace(root, batch, won, content, before, claims)
+    sink.marked(output, marker)
     failpoints.point("finalize.after_mark")
     with ledger.transaction() as connection:
         changed = _finish(connection, pipeline, stored, batch, won, timed=timed)

@@ -10,13 +10,13 @@ from datetime import datetime
 from functools import reduce
 from operator import and_
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.archive import layout
-from semel.archive.marker import Marker, markers
+from semel.archive.marker import Marker, markers, parse_marker
 from semel.declare.aggregate import END, FINAL, START
 from semel.declare.parts import Select
 from semel.errors import LimitError, TerminalError, first_line
@@ -26,16 +26,23 @@ from semel.model.complete import Completeness
 from semel.model.manifest import Kind
 from semel.model.times import Times
 from semel.model.windows import UTC_TIME
-from semel.sinks.spec import archive_of
+from semel.sinks.spec import Away, archive_of, away
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 
-def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> "ds.Dataset":
+def dataset(
+    sink_path: str | Path,
+    archive_path: str | Path | None = None,
+    *,
+    connection: str | None = None,
+) -> "ds.Dataset":
     """The output of all finalized batches, partition columns and windows included.
 
-    `archive_path`: where their markers lie, if `sink.archive` is declared.
+    `sink_path`: a folder; or a URL as `s3://bucket/prefix`, which is read by the copies of markers
+    that lie there, with an Airflow `connection` or the machine's own credentials. `archive_path`:
+    where the markers of a folder lie, if `sink.archive` is declared.
 
     The columns are those of all batches together; a batch that lacks one gives nulls. In a JSON
     Lines sink a date column is text, and one of maps is left out, because pyarrow reads none from
@@ -43,43 +50,62 @@ def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> "d
     whole, in some four times its size of memory. TerminalError: no batch has been
     finalized there, or two batches have a column of one name and types that do not go together.
     """
-    sink = Path(sink_path)
-    return _dataset(sink, _found(sink, archive_path))
+    return _dataset(_found(sink_path, archive_path, connection))
 
 
-def _found(sink: Path, archive_path: str | Path | None) -> list[Marker]:
-    """The markers of a sink. TerminalError: there are none."""
-    kept = Path(archive_path) if archive_path else archive_of(sink)
-    found = markers(sink, kept)
-    if not found:
+class _Found(NamedTuple):
+    """An output: its markers, and the folder or the store where its files are."""
+
+    where: str
+    markers: list[Marker]
+    sink: Path | None
+    away: Away | None
+
+
+def _found(
+    where: str | Path, archive_path: str | Path | None, connection: str | None
+) -> _Found:
+    """TerminalError: there are no markers."""
+    if "://" in str(where):
+        there = away(str(where), connection)
+        # No archive is seen: what markers name there is not read.
+        found = [parse_marker(text, Path(name), None) for name, text in there.markers()]
+        found.sort(key=lambda marker: marker.commit_seq)
+        output, lacks = _Found(str(where), found, None, there), "no copy of a marker"
+    else:
+        sink = Path(where)
+        kept = Path(archive_path) if archive_path else archive_of(sink)
+        output = _Found(str(sink), markers(sink, kept), sink, None)
+        lacks = f"no marker in {layout.markers(kept)}"
+    if not output.markers:
         raise TerminalError(
-            f"{sink} holds no finalized batch (no marker in {layout.markers(kept)}); check the "
-            "path, or run the pipeline first"
+            f"{where} holds no finalized batch ({lacks}); check the path, or run the pipeline first"
         )
-    return found
+    return output
 
 
-def _dataset(sink: Path, found: list[Marker]) -> "ds.Dataset":
+def _dataset(found: _Found) -> "ds.Dataset":
     """The output that markers list."""
     import pyarrow.dataset as ds
 
     try:
         schema = pa.unify_schemas(
-            [columns_for_readers(marker) for marker in found], promote_options="permissive"
+            [columns_for_readers(marker) for marker in found.markers], promote_options="permissive"
         )
     except pa.ArrowException as error:
         raise TerminalError(
-            f"{sink}: its batches have columns that are not compatible ({error}); read them apart, "
-            "by the files of `semel.archive.marker.markers`"
+            f"{found.where}: its batches have columns that are not compatible ({error}); read them "
+            "apart, by the files of `semel.archive.marker.markers`"
         ) from error
     groups: dict[tuple[str, tuple[str, ...]], list[Marker]] = {}
-    for marker in found:
+    for marker in found.markers:
         declared = marker.spec.sink
         groups.setdefault((declared.format, declared.folders), []).append(marker)
     parts = []
     for group in groups.values():
         files = [file for marker in group for file in marker.of_kind(Kind.DATA)]
-        parts.append(dataset_of(sink, group[0].spec.sink, files, schema))
+        disk = found.away and found.away.disk(files)
+        parts.append(dataset_of(found.sink, group[0].spec.sink, files, schema, disk))
     return parts[0] if len(parts) == 1 else ds.dataset(parts)
 
 
@@ -89,6 +115,7 @@ def windows(
     *,
     since: datetime | None = None,
     until: datetime | None = None,
+    connection: str | None = None,
 ) -> pa.Table:
     """The rows of the windows that a pipeline with `aggregate` counts, merged: those that begin at
     `since` or later, and before `until`.
@@ -102,11 +129,12 @@ def windows(
 
     from semel.clients.duck import zoneless
 
-    sink = Path(sink_path)
-    found = _found(sink, archive_path)
-    parts, spec = _dataset(sink, found), found[-1].spec
+    found = _found(sink_path, archive_path, connection)
+    parts, spec = _dataset(found), found.markers[-1].spec
     if spec.aggregate is None:
-        raise TerminalError(f"{sink} has rows of records, and counts no windows; read `dataset`")
+        raise TerminalError(
+            f"{found.where} has rows of records, and counts no windows; read `dataset`"
+        )
     declared = spec.window.windows
     begin = [] if since is None else [pc.field(START) >= since]
     end = [] if until is None else [pc.field(START) < until + declared.longest]
@@ -116,7 +144,7 @@ def windows(
         if wanted is not None:
             of = of.filter(compare(of.column(START), pa.scalar(wanted, UTC_TIME)))
     ends = zip(of.column(START).to_pylist(), of.column(END).to_pylist(), strict=True)
-    known = _completeness(found)
+    known = _completeness(found.markers)
     final = pa.array([known and known.complete(*each) for each in ends], pa.bool_())
     with duckdb.connect() as connection:
         connection.register("parts", zoneless(rows))
@@ -126,8 +154,8 @@ def windows(
             return connection.sql(f"{query} ORDER BY ALL").to_arrow_table()
         except duckdb.OutOfRangeException as error:
             raise LimitError(
-                f"{sink}: a sum of a window has more than 38 digits ({first_line(error)}); read "
-                "its partial rows by `dataset`, or other windows by `since` and `until`"
+                f"{found.where}: a sum of a window has more than 38 digits ({first_line(error)}); "
+                "read its partial rows by `dataset`, or other windows by `since` and `until`"
             ) from error
 
 

@@ -6,6 +6,7 @@ table, or a topic, is read through the connection that the environment names.
 
 import json
 import os
+import re
 import time
 from collections import Counter
 from contextlib import closing
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import boto3
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -98,7 +100,7 @@ def _read(spec: Spec) -> Found:
     found = Found()
     places, names = [], {}
     roots = {"sink": spec.sink_path(), "archive": layout.of(spec)}
-    kinds = {"postgres": _Table, "kafka": _Topic, "bigquery": _Loaded}
+    kinds = {"postgres": _Table, "kafka": _Topic, "bigquery": _Loaded, "objects": _Objects}
     table = None if roots["sink"] else kinds[spec.sink.type](spec)
     for path in sorted((roots["archive"] / "markers").glob("b*.json")):
         marker = json.loads(path.read_text())
@@ -249,6 +251,50 @@ class _Loaded(_Table):
         assert len(rows) == counts["data"], f"batch {batch}: {len(rows)} rows, {counts}"
         assert {row["_semel_seq"] for row in rows} <= {marker["commit_seq"]}
         return rows
+
+
+class _Objects(_Table):
+    """The same of the objects below a prefix; those of an output that was replaced may stay."""
+
+    def __init__(self, spec: Spec) -> None:
+        plain = json.loads(os.environ[f"AIRFLOW_CONN_{spec.sink.connection.upper()}"])
+        client = boto3.client(
+            "s3", aws_access_key_id=plain["login"], aws_secret_access_key=plain["password"],
+            **plain["extra"],
+        )  # fmt: skip
+        bucket, _, prefix = spec.sink.url.removeprefix("s3://").partition("/")
+        listed = client.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/")
+        assert not listed["IsTruncated"]
+        self.rows, self.notes, self.copies = {}, {}, {}
+        for key in (one["Key"] for one in listed.get("Contents", ())):
+            data = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+            if "/_semel/batches/" in key:
+                note = json.loads(data)
+                self.notes[note["batch_id"]] = {
+                    **{name: note[name] for name in ("fence", "commit_seq", "rows")}, "refused": 0
+                }
+            elif "/_semel/markers/" in key:
+                marker = json.loads(data)
+                self.copies[marker["batch_id"]] = marker
+            else:
+                batch = int(re.search(r"-b(\d+)-\d+\.parquet$", key)[1])
+                rows = pq.read_table(pa.BufferReader(data)).to_pylist()
+                self.rows.setdefault(batch, []).extend(rows)
+        for batch, rows in self.rows.items():
+            rows.sort(key=lambda row: (row["_semel_source"], row["_semel_offset"]))
+            for row in rows:
+                row |= {"_semel_batch": batch}
+
+    def landed(self, marker: dict[str, Any], counts: Counter[str]) -> list[dict[str, Any]]:
+        batch = marker.get("replay", marker)["batch_id"]
+        for row in self.rows.get(batch, ()):
+            row["_semel_seq"] = marker["commit_seq"]
+        assert self.copies.pop(marker["batch_id"]) == marker
+        return super().landed(marker, counts)
+
+    def was_noted(self, marker: dict[str, Any]) -> None:
+        self.rows.pop(marker.get("replay", marker)["batch_id"], None)
+        super().was_noted(marker)
 
 
 class _Topic(_Table):

@@ -14,6 +14,7 @@ from fixtures.bigquery.outlet import CLUSTERED, EVENTS, NAME, OWN
 from fixtures.bigquery.server import FakeBigQuery
 from fixtures.kafka.broker import Kafka
 from fixtures.kafka.outlet import CONTROL
+from fixtures.objects.s3 import S3
 from fixtures.postgres.server import database
 from fixtures.postgres.warehouse import Warehouse
 from fixtures.postgres.wire import Wire, ledger_behind, wire  # noqa: F401
@@ -44,6 +45,14 @@ def events_loaded(bigquery: FakeBigQuery) -> FakeBigQuery:
     places = {"_semel_source": "INT64", "_semel_offset": "INT64"}
     bigquery.make(NAME, {**EVENTS, **places, **OWN}, **CLUSTERED)
     return bigquery
+
+
+@pytest.fixture
+def events_prefix(s3: S3, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A bucket of the scene's own, and a prefix in it."""
+    url = f"s3://{s3.bucket()}/lake/events"
+    monkeypatch.setitem(SINKS, "objects", {**SINKS["objects"], "url": url})
+    return url
 
 
 @pytest.fixture

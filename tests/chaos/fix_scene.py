@@ -15,6 +15,7 @@ from fixtures.batches import account, replays
 from fixtures.batches.account import quiet, sql
 from fixtures.batches.workbench import Workbench, events
 from fixtures.bigquery.outlet import DECLARED
+from fixtures.objects.s3 import CONNECTION
 from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.commit import Committed, commit
@@ -32,10 +33,11 @@ SINKS = {
     "append": _TABLE,
     "upsert": {**_TABLE, "mode": "upsert", "key": ["id"]},
     "bigquery": DECLARED,
+    "objects": {"type": "objects", "connection": CONNECTION, "format": "parquet"},
     "topic": {"type": "kafka", "connection": "broker", "topic": "events", "key": "id"},
 }
-"""The sinks of the scene. Tables need the fixture `table`, BigQuery's `events_loaded`, the topic
-`events_topic`."""
+"""The sinks of the scene. Tables need the fixture `table`, BigQuery's `events_loaded`, objects
+`events_prefix`, the topic `events_topic`."""
 
 
 class Scene:

@@ -64,6 +64,9 @@ OF_TOPICS = ("sink.after_fence", "sink.before_cut", "sink.after_cut")
 OF_LOADS = ("sink.before_load", "sink.after_load")
 """What only a table of BigQuery as a sink passes."""
 
+OF_PUTS = ("sink.before_put", "sink.after_put", "sink.before_copy", "sink.after_copy")
+"""What only objects as a sink pass."""
+
 REPLACES = ("finalize.before_replace", "finalize.before_rename", "finalize.after_rename")
 OF_REPLAYS = (
     "replay.before_write", "replay.after_write", *REPLACES, "collect.before_removed",
@@ -110,8 +113,11 @@ def scripts(sink: str, point: str) -> list[str]:
 
 def points(sink: str) -> list[str]:
     """What is passed on the way to a sink; of others only what append does not pass alike."""
-    own = {"append": OF_TABLES, "upsert": OF_TABLES, "topic": OF_TOPICS, "bigquery": OF_LOADS}
-    not_passed = {*OF_TABLES, *OF_TOPICS, *OF_LOADS}.difference(own.get(sink, ()))
+    own = {
+        "append": OF_TABLES, "upsert": OF_TABLES, "topic": OF_TOPICS, "bigquery": OF_LOADS,
+        "objects": OF_PUTS,
+    }  # fmt: skip
+    not_passed = {*OF_TABLES, *OF_TOPICS, *OF_LOADS, *OF_PUTS}.difference(own.get(sink, ()))
     passed = [point for point in failpoints.points() if point not in not_passed]
     if sink == "files":
         return passed
@@ -215,6 +221,8 @@ class Scenes:
             self.request.getfixturevalue("events_topic")
         if sink == "bigquery":
             self.request.getfixturevalue("events_loaded")
+        if sink == "objects":
+            self.request.getfixturevalue("events_prefix")
         changes = {}
         if point in FLOOR:
             changes["record_time"] = "at"

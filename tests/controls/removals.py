@@ -275,6 +275,53 @@ OF_SECONDS: dict[str, Removal] = {
         code("sources.queue.source:Segments.match", 'not (newest["there"] or removed or may_be)'),
     "what is not in another spool is not gone":
         code("sources.queue.source:Segments.match", "gone=there, ", new=""),
+    "an object that was replaced waits for a person": code(
+        "sources.objects.matching:judge", "Own.OTHER: Does.REPLACED", new="Own.OTHER: Does.GO_ON"
+    ),
+    "each read names the etag": all_of(
+        code("clients.objects:Store.read", '{"if_match": f\'"{etag}"\', "range"', new='{"range"'),
+        gives("clients.objects:Store._check"),
+    ),
+    "what was read says what it is of": gives("clients.objects:Store._check"),
+    "what is not listed is not gone":
+        code("sources.objects.matching:_gone", "k.name in shown.scope", new="True"),
+    "an ordered listing goes back for what was refused":
+        sql("objects.begin", "r.pipeline_id = :pipeline_id", "false"),
+    "an ordered listing goes back for what is planned":
+        sql("objects.begin", "b.status = 'planned'", "false"),
+    "a put is refused where an object is":
+        code("clients.objects:Store.create", 'metadata, "create")', new='metadata, "overwrite")'),
+    "HEAD compares checksum and digest": code(
+        "sinks.objects.sink:ObjectsSink._presence", "and about == about | _about(won, file)", new=""
+    ),
+    "a put is of the manifest's bytes": code(
+        "sinks.objects.sink:ObjectsSink._put",
+        "xxhash.xxh3_128_hexdigest(data) != file.checksum",
+    ),
+    "a batch's number is claimed": gives("sinks.objects.notes:claim"),
+    "a note of another batch stops the batch": code(
+        "sinks.objects.notes:claim",
+        "(found.size, there.get(CHECKSUM)) != (len(text), about[CHECKSUM])",
+    ),
+    "collect deletes only its own": code(
+        "sinks.objects.sink:ObjectsSink._removed",
+        "(found.size, about.get(CHECKSUM)) != (file.bytes, file.checksum)",
+    ),
+    "a long key is refused in time": gives("sinks.objects.sink:ObjectsSink.check_staged"),
+    "the audit compares what it fetches": code(
+        "sinks.objects.sink:ObjectsSink._fetched", "digest.hexdigest() != file.checksum"
+    ),
+    "the audit looks for other keys of a batch": code(
+        "sinks.objects.sink:ObjectsSink.rows", "self._named() if strays else ()", new="()"
+    ),
+    "each attempt tries the store": gives("sinks.objects.notes:prove"),
+    "an older copy leaves a newer one":
+        code("sinks.objects.notes:copy", "int(of) > generation", new="False and <old>"),
+    "the copy of a marker is put": gives("sinks.objects.notes:copy"),
+    "a reader compares what it opens": code(
+        "sinks.objects.reading:_Disk.open_input_file",
+        "(found.size, about.get(CHECKSUM)) != (file.bytes, file.checksum)",
+    ),
     "check refuses a horizon that is too short":
         code("sources.queue.probe:of_service", "horizon < kept + _BEYOND"),
     "pipeline lock": sql("pipelines.lock", "FOR NO KEY UPDATE"),
@@ -550,9 +597,9 @@ OF_MINUTES: dict[str, Removal] = {
     ),
     # Collect does not look at the marker that is there.
     "files that the marker lists stay":
-        code("collect:_remove_output", "marker.generation <= old.generation or", new="False and"),
+        code("collect:_check_replaced", "marker.generation <= old.generation or", new="False and"),
     "files that went do not come back":
-        code("collect:_remove_output", "sync_folder(folder)", new="pass"),
+        code("sinks.files.sink:Folder.remove", "sync_folder(folder)", new="pass"),
     # What was looked at before the lock counts; so of an admission.
     "a replay looks again under the lock":
         code("runs.replay:plan", 'now[0]["newest"] != found["newest"] or _at_work(connection, root)'),

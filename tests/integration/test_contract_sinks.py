@@ -19,6 +19,7 @@ from fixtures.batches.workbench import Workbench, events
 from fixtures.bigquery.outlet import BigTable
 from fixtures.contract.sinks import Files, Place
 from fixtures.kafka.outlet import Topic
+from fixtures.objects.outlet import Prefix
 from fixtures.postgres.warehouse import Table
 from fixtures.spark.local import LocalEngine
 from semel import failpoints
@@ -37,7 +38,7 @@ from semel.stage import stage
 from workers import NEEDS_BROKER
 
 SINKS = (
-    "parquet", "jsonl", "csv", "append", "upsert", "bigquery",
+    "parquet", "jsonl", "csv", "append", "upsert", "bigquery", "objects", "objects-jsonl",
     pytest.param("topic", marks=NEEDS_BROKER),
 )  # fmt: skip
 WAIT_SECONDS = 30
@@ -53,6 +54,9 @@ def place(
         return Topic(bench, request.getfixturevalue("kafka"), monkeypatch)
     if request.param == "bigquery":
         return BigTable(bench, request.getfixturevalue("bigquery"), monkeypatch)
+    kind, _, form = request.param.partition("-")
+    if kind == "objects":
+        return Prefix(bench, request.getfixturevalue("s3"), form or "parquet")
     return Files(bench, request.param)
 
 

@@ -71,14 +71,15 @@ POSTGRES = ROOT / "docs" / "postgres.md"
 KAFKA = ROOT / "docs" / "kafka.md"
 CHAIN = ROOT / "docs" / "chain.md"
 QUEUES = ROOT / "docs" / "queues.md"
+OBJECTS = ROOT / "docs" / "objects.md"
 BIGQUERY = ROOT / "docs" / "bigquery.md"
 AGGREGATES = ROOT / "docs" / "aggregates.md"
-PAGES = (PROTOCOL, FILES, CHAIN, POSTGRES, KAFKA, QUEUES, BIGQUERY, AGGREGATES)
+PAGES = (PROTOCOL, FILES, CHAIN, POSTGRES, KAFKA, QUEUES, OBJECTS, BIGQUERY, AGGREGATES)
 """What holds rules. Those of one source or sink have a page of their own, and later ones also two
 letters.
 """
 
-RULE = re.compile(r"\b(?:PG|RP|KS|KP|CH|BQ|AG|[PSCFGALRDHQW])[1-9][0-9]?\b")
+RULE = re.compile(r"\b(?:PG|RP|KS|KP|CH|OB|BQ|AG|[PSCFGALRDHQW])[1-9][0-9]?\b")
 
 
 def rules() -> list[str]:

@@ -51,9 +51,9 @@ def test_an_entry_is_whole(name: str) -> None:
 def test_the_documents_name_them() -> None:
     """The page of keys names each format; the protocol gives each file's suffix."""
     pages = {name: (DOCS / f"{name}.md").read_text("utf-8") for name in ("pipelines", "protocol")}
-    source, sink = re.findall(r"^\| `format` \| ([^|]*) \|", pages["pipelines"], re.MULTILINE)
-    assert re.findall("`(.*?)`", source) == list(SOURCES)
-    assert re.findall("`(.*?)`", sink) == list(SINKS)
+    told = re.findall(r"^\| `format` \| ([^|]*) \|", pages["pipelines"], re.MULTILINE)
+    files, objects, sink = (re.findall("`(.*?)`", formats) for formats in told)
+    assert files == objects == list(SOURCES) and sink == list(SINKS)
     (header,) = re.findall(r"^\| a column of \|(.*)\|$", pages["pipelines"], re.MULTILINE)
     assert re.findall("`(.*?)`", header) == list(SINKS)
     (suffixes,) = re.findall(r"the suffix is ([^.]*`\..*?)\. ", pages["protocol"], re.DOTALL)

@@ -165,6 +165,7 @@ BROKEN = [
     ("sink:\n", "limits: {orphan_after: 29 s}\nsink:\n",
      "12: limits.orphan_after: is shorter than 30 s: the driver of a stage gives a sign of life "),
     ("sink:\n", "sinks:\n", "12: sinks: is an unknown key; did you mean sink?"),
+    ("sink:\n", "window: {siz: 1 hour}\nsink:\n", "12: window.siz: is an unknown key; did you"),
     ("  path: out/clicks", "  path: /tmp", "14: sink.path: '/tmp' lies outside the allowed"),
     ("  path: out/clicks", "  path: clicks/out", "14: sink.path: "),
     ("  path: out/clicks", "  path: .", "14: sink.path: "),

@@ -15,21 +15,17 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from string import Formatter
 
 from semel.archive import layout
-from semel.formats.table import SINKS
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
-from semel.sinks.spec import NO_WINDOW
+from semel.sinks.names import NUMBER, OutputNames
 
-_NUMBER = r"[0-9]{1,18}"  # Fits a bigint: a longer one is not ours.
-_WINDOW = rf"{NO_WINDOW}|[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:T[0-9]+)?(?:[+-][0-9]+)?"
-_MARKER = re.compile(rf"b({_NUMBER})\.json")
-_LEFT_MARKER = re.compile(rf"\.b({_NUMBER})\.json\..*")
-_REPLACED = re.compile(rf"b({_NUMBER})-g{_NUMBER}\.json|\.b({_NUMBER})-g{_NUMBER}\.json\..*")
-_KEPT = re.compile(rf"b({_NUMBER})-{_NUMBER}\.parquet")
-_STAGED = re.compile(rf"b({_NUMBER})")
+_MARKER = re.compile(rf"b({NUMBER})\.json")
+_LEFT_MARKER = re.compile(rf"\.b({NUMBER})\.json\..*")
+_REPLACED = re.compile(rf"b({NUMBER})-g{NUMBER}\.json|\.b({NUMBER})-g{NUMBER}\.json\..*")
+_KEPT = re.compile(rf"b({NUMBER})-{NUMBER}\.parquet")
+_STAGED = re.compile(rf"b({NUMBER})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +85,11 @@ def _walk(sink: Path | None, kept: Path, specs: list[Spec]) -> Iterator[tuple[st
         if match := _STAGED.fullmatch(os.path.basename(path)):
             for attempt in _names(path):
                 yield "staging", os.path.relpath(attempt, staging), int(match[1])
-    templates = [(spec, _pattern(spec)) for spec in specs]
+    templates = [OutputNames(spec.sink, spec.name) for spec in specs]
     for folder, folders, names in os.walk(sink) if sink else ():
         folders[:] = [name for name in folders if os.path.join(folder, name) != str(kept)]
         for name in sorted(names):
-            if batch := next(filter(None, (_batch(name, *each) for each in templates)), None):
+            if batch := next(filter(None, (each.batch_of(name) for each in templates)), None):
                 yield "output", os.path.relpath(os.path.join(folder, name), sink), batch
 
 
@@ -106,30 +102,3 @@ def _listed(folder: str | os.PathLike) -> list[str]:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _pattern(spec: Spec) -> re.Pattern:
-    """A pattern for the names that a template gives, with a group for each number."""
-    found = ""
-    for literal, name, _, _ in Formatter().parse(spec.sink.file_name):
-        found += re.escape(literal)
-        if name == "pipeline":
-            found += re.escape(spec.name)
-        elif name is not None:
-            text = _WINDOW if name == "window" else _NUMBER
-            found += f"(?P={name})" if f"(?P<{name}>" in found else f"(?P<{name}>{text})"
-    suffixes = "|".join(re.escape(form.suffix) for form in SINKS.values())
-    return re.compile(rf"({found})({suffixes})")
-
-
-def _batch(name: str, spec: Spec, pattern: re.Pattern) -> int | None:
-    """The batch in an output file's name. None: not ours."""
-    if not (match := pattern.fullmatch(name)):
-        return None
-    named = match.groupdict()
-    window = named.pop("window", None)
-    numbers = {key: int(value) for key, value in named.items()}
-    # Check the numbers' widths: 1-1 is not a name of {batch:08d}-{part:05d}.
-    if spec.sink.stem(spec.name, **{"fence": 0, **numbers}, window=window) != match[1]:
-        return None
-    return numbers["batch"]

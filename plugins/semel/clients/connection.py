@@ -85,7 +85,8 @@ def _from_uri(text: str) -> Fields:
         behind = unquote(re.sub(r":\d*$", "", split.netloc.rpartition("@")[2]))
         host = twice[2] + behind if twice else behind
     return Fields(
-        kind=split.scheme if "://" in text else None,
+        # A URI's scheme has no underscores, so Airflow writes hyphens.
+        kind=split.scheme.replace("-", "_") if "://" in text else None,
         host=host,
         port=split.port,
         login=unquote(split.username or ""),

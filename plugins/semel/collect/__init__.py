@@ -11,7 +11,6 @@ How it works, each in a transaction of its own:
    of a spool, once `source.keep_spool` is over.
 """
 
-import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,10 +37,10 @@ from semel.finalize import finalize
 from semel.ledger import Ledger, pipelines
 from semel.model.batch import Log, Pipeline
 from semel.model.manifest import Kind
-from semel.pipeline.opening import open_source
+from semel.pipeline.opening import open_source, open_stored
 from semel.pipeline.spec import Spec
 from semel.sources import Partition
-from semel.storage import remove_folder, sync_folder
+from semel.storage import remove_folder
 
 MERGES_PER_COLLECT_MAX = 64
 """Rounds of merging in one collect: each round shrinks the number of live runs."""
@@ -261,8 +260,12 @@ def _remove_replaced(
         old = layout.replaced(kept, found["root"], found["generation"])
         try:
             marker = read_marker(layout.marker(kept, found["root"]), sink)
-            freed += _remove_output(read_marker(old, sink), marker)
-        except CorruptionError as error:
+            replaced = read_marker(old, sink)
+            _check_replaced(replaced, marker)
+            if replaced.spec.sink.in_files:
+                there = open_stored(replaced.spec, spec, pipeline.sink_address)
+                freed += there.remove(replaced)
+        except (TerminalError, RetryableError) as error:
             left.append(f"the replaced files of batch {found['batch_id']} were left: {error}")
             continue
         failpoints.point("collect.before_removed")
@@ -272,27 +275,12 @@ def _remove_replaced(
     return removed, tuple(left), freed
 
 
-def _remove_output(old: Marker, marker: Marker) -> int:
-    """Remove the files of a replaced output. Returns the bytes freed.
-
-    CorruptionError: it counts.
-    """
+def _check_replaced(old: Marker, marker: Marker) -> None:
+    """CorruptionError: a replaced output counts."""
     counts = {file.path for file in marker.of_kind(Kind.DATA)}
-    files = old.of_kind(Kind.DATA) if old.sink else ()
+    files = old.of_kind(Kind.DATA) if old.spec.sink.in_files else ()
     if marker.generation <= old.generation or counts & {file.path for file in files}:
         raise CorruptionError(
             f"{marker.path} is of generation {marker.generation}, and lists what {old.path} lists, "
             "which was replaced; restore it from a backup"
         )
-    freed = 0
-    folders = set()
-    for file in files:
-        path = old.path_of(file)
-        folders.add(path.parent)
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-            freed += file.bytes
-    for folder in folders:
-        with suppress(FileNotFoundError):
-            sync_folder(folder)
-    return freed

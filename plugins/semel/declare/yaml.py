@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
 import yaml
@@ -155,7 +156,7 @@ def _named(loc: Key, model: type["BaseModel"]) -> tuple[Key, type["BaseModel"]]:
         field = within.model_fields.get(str(key[-1])) if within else None
         if not parts or field is None:
             break
-        within = field.annotation
+        within = _required(field.annotation)
         if field.discriminator:
             tag = parts.pop(0)
             within = next(
@@ -171,6 +172,13 @@ def _named(loc: Key, model: type["BaseModel"]) -> tuple[Key, type["BaseModel"]]:
             key += parts[:at]
             parts = parts[at + 1 :]
     return tuple(part for part in (*key, *parts) if part not in ("[key]", "[text]")), within
+
+
+def _required(kind: Any) -> Any:
+    """The type without None."""
+    parts = get_args(kind)
+    others = [part for part in parts if part is not NoneType]
+    return others[0] if len(others) == 1 < len(parts) else kind
 
 
 def _models(kind: Any) -> Iterator[type["BaseModel"]]:

@@ -68,7 +68,7 @@ def _in_csv(name: str, array: pa.Array) -> pa.Array:
     return array
 
 
-def reading(path: Path, size: int) -> "ds.FileFormat":
+def reading(path: Path | None, size: int) -> "ds.FileFormat":
     """See table.SinkCode. The file is one block: pyarrow 26 cuts between blocks where a field
     holds line ends, and loses or mixes fields then."""
     block = max(CSV_BLOCK_BYTES_MIN, 1 << max(size, 1).bit_length())

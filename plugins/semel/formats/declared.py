@@ -2,7 +2,7 @@
 
 import gzip
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from semel.declare.context import Context
 from semel.errors import SourceError
@@ -34,13 +34,18 @@ def header_of(context: Context, path: str) -> list[str] | None:
     """
     if not has_header(context):
         return None
-    form, code = format_of(context), source_format(context.declared.format).code()
     opener = gzip.open if path.endswith(".gz") else open
     try:
         with opener(path, "rb") as file:
-            schema, samples = context.arrow_schema(), context.limits.log_samples
-            return code.read_header(file, form, schema, samples=samples)[0]
+            return header_in(context, file)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SourceError(
             f"{path!r}: the compressed stream is damaged ({error}); replace the file"
         ) from error
+
+
+def header_in(context: Context, file: BinaryIO) -> list[str]:
+    """The same, of an open file of a format that has headers. SourceError: not the schema's."""
+    form, code = format_of(context), source_format(context.declared.format).code()
+    schema, samples = context.arrow_schema(), context.limits.log_samples
+    return code.read_header(file, form, schema, samples=samples)[0]

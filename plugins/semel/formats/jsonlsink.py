@@ -127,7 +127,7 @@ def _sizes(lists: pa.Array) -> np.ndarray:
     return pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
 
 
-def reading(path: Path, size: int) -> "ds.FileFormat":
+def reading(path: Path | None, size: int) -> "ds.FileFormat":
     """See table.SinkCode. A record must not reach over a whole block, and a larger block costs
     memory and time: it is the smallest one that will do."""
     return _by_blocks(_block_bytes(path, size))
@@ -140,12 +140,14 @@ def _by_blocks(size: int) -> "ds.FileFormat":
     return ds.JsonFileFormat(read_options=pa.json.ReadOptions(block_size=size))
 
 
-def _block_bytes(path: Path, size: int) -> int:
+def _block_bytes(path: Path | None, size: int) -> int:
     """The smallest block size, doubled from JSON_BLOCK_BYTES on, that puts the end of a line into
     each block but the last. A look at the beginning of each block tells."""
     block = JSON_BLOCK_BYTES
     if size <= block:
         return block
+    if path is None:
+        return min(1 << size.bit_length(), BLOCK_BYTES_MAX)
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
         end = len(view)
         while any(view.find(b"\n", n, n + block) < 0 for n in range(0, end - block, block)):

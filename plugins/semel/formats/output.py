@@ -17,6 +17,7 @@ from semel.model.manifest import MarkedFile, Published
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
+    import pyarrow.fs as fs
 
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
@@ -28,15 +29,22 @@ BOUNDED = {"batch_size": limits.PIECE_ROWS_MAX, "batch_readahead": 1, "fragment_
 
 # Keeps R1.
 def dataset_of(
-    sink: Path, declared: Any, files: Sequence[MarkedFile], schema: pa.Schema
+    sink: Path | None,
+    declared: Any,
+    files: Sequence[MarkedFile],
+    schema: pa.Schema,
+    disk: "fs.FileSystem | None" = None,
 ) -> "ds.Dataset":
-    """Output files of batches that share the format and partition columns that `declared` has."""
+    """Output files of batches that share the format and partition columns that `declared` has.
+
+    `disk`: where they are below `sink`, or at their own paths; None: here.
+    """
     import pyarrow.dataset as ds
     import pyarrow.fs as fs
 
     if not files:
         return ds.dataset(schema.empty_table())
-    code, disk = sink_format(declared.format).code(), fs.LocalFileSystem()
+    code, disk = sink_format(declared.format).code(), disk or fs.LocalFileSystem()
 
     def named(path: str) -> "ds.Expression":
         """What the folders of a path say of each of its rows."""
@@ -47,8 +55,10 @@ def dataset_of(
         return found
 
     fragments = [
-        code.reading(sink / file.path, file.bytes).make_fragment(
-            str(sink / file.path), disk, partition_expression=named(file.path)
+        code.reading(sink and sink / file.path, file.bytes).make_fragment(
+            str(sink / file.path) if sink else file.path,
+            disk,
+            partition_expression=named(file.path),
         )
         for file in files
     ]

@@ -47,7 +47,7 @@ def write(table: pa.Table, file: Any) -> None:
             writer.write_table(rows)
 
 
-def reading(path: Path, size: int) -> "ds.FileFormat":
+def reading(path: Path | None, size: int) -> "ds.FileFormat":
     """See table.SinkCode."""
     return _of_all()
 

@@ -51,8 +51,9 @@ class SinkCode(Protocol):
         """Write rows to a new file, in a task. TerminalError: a value that the format does not
         hold, with the column's name."""
 
-    def reading(self, path: Path, size: int) -> "ds.FileFormat":
-        """How pyarrow reads this file, of `size` bytes as its marker says. OSError."""
+    def reading(self, path: Path | None, size: int) -> "ds.FileFormat":
+        """How pyarrow reads this file, of `size` bytes as its marker says. None: it is elsewhere.
+        OSError."""
 
     def rows(self, path: Path) -> int:
         """How many rows a file has, whatever wrote it. OSError, ArrowException."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 from semel.errors import RetryableError
@@ -109,6 +110,8 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
     """
     spec, pipeline_id = request.spec, pipeline.pipeline_id
     source = open_source(spec)
+    if request.key is not None:
+        source = source.narrowed(request.window, partial(ledger.rows, pipeline_id=pipeline_id))
     shown = source.discover()
     for note in shown.notes:
         request.log(note)

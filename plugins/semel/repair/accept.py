@@ -24,7 +24,7 @@ from semel.model.batch import Pipeline
 from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
 from semel.plan import partitions
-from semel.sources import Evidence, Shown, Source, Spans, Word, as_read, quoted, since
+from semel.sources import Evidence, Shown, Source, Spans, Word, accepting, as_read, since
 
 _ROUNDS_MAX = 20
 
@@ -267,7 +267,7 @@ def _not_there(spec: Spec, path: str, shown: Shown) -> str:
     part = spec.source.part
     return (
         f"{path!r} cannot be read by {spec.name} ({why}), so there is nothing to accept; fix the "
-        f"{part}, then run the pipeline. `semel accept {spec.name} {quoted(path)} --lost` is for "
+        f"{part}, then run the pipeline. `{accepting(spec.name, path, '--lost')}` is for "
         f"records of a {part} that is gone"
     )
 

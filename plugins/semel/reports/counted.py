@@ -99,9 +99,16 @@ def query(spec: Spec) -> str:
             f"{spec.name} counts no windows: its rows are records. Declare aggregate",
             next=f"semel validate {spec.name}",
         )
-    if not spec.sink.in_folder:
+    if not spec.sink.in_files:
         return open_sink(spec).query()
     windows = spec.window.windows
+    if not spec.sink.in_folder:
+        url, connection = spec.sink.url, spec.sink.connection
+        raise TerminalError(
+            f"no statement reads the windows of {spec.name}: it would need the store's key; "
+            f"semel.reader.windows({url!r}, connection={connection!r}) reads them, in Python",
+            next=f"semel windows {spec.name}",
+        )
     if spec.sink.format != "parquet" or windows.count > 1 and windows.slices.zone != "UTC":
         raise TerminalError(
             f"no statement reads the windows of {spec.name}: it would have to know "
@@ -119,9 +126,13 @@ def _rows(
 ) -> list[dict[str, Any]]:
     """One more than COUNTED_MAX at most, the newest first."""
     count = COUNTED_MAX + 1
-    if not spec.sink.in_folder:
+    if not spec.sink.in_files:
         return open_sink(spec).counted(level, since, until, count)
-    table = reader.windows(spec.sink_path(), layout.of(spec), since=since, until=until)
+    if spec.sink.in_folder:
+        table = reader.windows(spec.sink_path(), layout.of(spec), since=since, until=until)
+    else:
+        url, connection = spec.sink.url, spec.sink.connection
+        table = reader.windows(url, since=since, until=until, connection=connection)
     table = table.filter(pc.field(LEVEL) == level).sort_by([(START, "descending")])
     return table.slice(0, count).to_pylist()
 

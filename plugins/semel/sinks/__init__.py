@@ -252,6 +252,20 @@ class Sink(ABC):
             "again, it says what is wrong"
         )
 
+    def marked(self, won: Won, marker: Path) -> None:  # noqa: ARG002
+        """Keep a copy of the marker with the output, for readers who do not see the archive. By
+        finalize, once the marker is durable, and before the ledger says so; it may run twice, even
+        at once, and late. It never puts an older copy over a newer one. Errors as of `publish`.
+        """
+
+    def remove(self, old: "Published") -> int:  # noqa: ARG002
+        """Remove the files of a replaced output, where its `declared` is `in_files`. By collect,
+        once `limits.keep_replaced` is over; again where it died. Returns the bytes freed.
+
+        RetryableError: the sink does not answer. TerminalError: one is not the batch's.
+        """
+        return 0
+
     def refused(self, won: Won) -> int:  # noqa: ARG002
         """The number of rows in a published batch whose refusal was accepted."""
         return 0
@@ -300,7 +314,7 @@ class Sink(ABC):
 
 
 class Remote(Sink):
-    """A sink in a service: a table, a topic.
+    """A sink in a service: a table, a topic, a store of objects.
 
     `replaceable`: a replay replaces the rows of its batch there.
     """
@@ -319,5 +333,5 @@ class Remote(Sink):
     def describe(self, schema: "pa.Schema | None") -> str:
         """Describe the target in words. By `semel check`.
 
-        It neither changes nor makes anything there, and raises what `check` would for `schema`.
+        It leaves what is there as it is, and raises what `check` would for `schema`.
         """

@@ -4,7 +4,7 @@ import os
 from abc import abstractmethod
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from semel.declare.context import Context
 from semel.declare.parts import GLOB, FolderWindow, Model, path_problem
@@ -12,8 +12,25 @@ from semel.declare.place import Place
 from semel.errors import TerminalError
 from semel.sinks import Sink
 
-KINDS = ("files", "postgres", "kafka", "bigquery")
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyarrow.fs import FileSystem
+
+    from semel.model.manifest import MarkedFile
+
+KINDS = ("files", "objects", "postgres", "kafka", "bigquery")
 """A kind is a folder here: `spec.py` holds its declaration, and `sink.opened` gives its Sink."""
+
+class Away(Protocol):
+    """Output as readers see it who do not see the archive."""
+
+    def markers(self) -> "Iterator[tuple[str, bytes]]":
+        """The names and texts of the copies of its markers. SemelError: they cannot be read."""
+
+    def disk(self, files: "Iterable[MarkedFile]") -> "FileSystem":
+        """Where these files of its markers are, by their paths."""
+
 
 ARCHIVES = "_semel"
 """The name of the folder of archives, beside a sink or inside of it."""
@@ -29,14 +46,15 @@ class Declared(Model):
     """What the declarations of all sinks have.
 
     `place`: the keys that say where the rows are, and how one gets there; `way`: those that say
-    only the latter. `aside`: keys that do not say what is in a batch. `in_folder`: batches are
-    files of a folder, from which ids can be had back; what is no folder may refuse rows, and may
-    keep a JSON value in other words.
+    only the latter. `aside`: keys that do not say what is in a batch. `in_files`: the output is
+    files. `in_folder`: they are of a folder, from which ids can be had back; what is no folder may
+    refuse rows, and may keep a JSON value in other words.
     """
 
     place: ClassVar[tuple[str, ...]] = ()
     way: ClassVar[tuple[str, ...]] = ()
     aside: ClassVar[tuple[str, ...]] = ("archive",)
+    in_files: ClassVar[bool] = False
     in_folder: ClassVar[bool] = False
     counts_refused: ClassVar[str] = ""
     """Why it takes no partial rows of windows; empty: it does."""
@@ -96,6 +114,11 @@ class Declared(Model):
         """
         return None
 
+    @classmethod
+    def away(cls, url: str, connection: str | None) -> Away | None:  # noqa: ARG003
+        """The output at a URL. None: it is no URL of this kind's. SemelError: it is not reached."""
+        return None
+
     def stem(
         self,
         pipeline: str,
@@ -126,6 +149,14 @@ class Service(Declared):
 def declarations() -> tuple[type[Declared], ...]:
     """The declarations of all kinds. No Arrow and no client library is imported for them."""
     return tuple(import_module(f"semel.sinks.{kind}.spec").DECLARED for kind in KINDS)
+
+
+def away(url: str, connection: str | None = None) -> Away:
+    """The output at a URL, of whichever kind. TerminalError: it is none."""
+    found = (kind.away(url, connection) for kind in declarations())
+    if there := next(filter(None, found), None):
+        return there
+    raise TerminalError("the URL is none of a sink that can be read, such as s3://bucket/prefix")
 
 
 # Keeps L2.

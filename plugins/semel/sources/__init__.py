@@ -5,7 +5,8 @@ nothing more about it. Each source decides what a source partition is (a generat
 partition of a topic), how to recognise it, and how to read its records.
 
 How a plan asks a source:
-1. `discover` lists what the source shows now;
+1. `narrowed` may leave out what no plan of its times can take, and `discover` lists what the
+   source shows now;
 2. the ledger says which of that is settled, and adds what it knows about the rest (`Known`);
 3. `match` sorts it into offers, refusals and closed partitions; it is pure, except that it may read
    again what the source shows;
@@ -291,6 +292,14 @@ class Source(ABC):
     split_size: int
     """The approximate number of positions in one split."""
 
+    def narrowed(
+        self, window: Window, rows: "Callable[..., list[Row]]"  # noqa: ARG002 - most list all
+    ) -> "Source":
+        """The same source, whose `discover` leaves out what no plan of these times can take. Before
+        that, in the driver. `rows`: as of `Known`. What is left out is not gone.
+        """
+        return self
+
     @abstractmethod
     def discover(self) -> Shown:
         """List what exists now, in any interval. In the driver, outside any transaction."""
@@ -484,7 +493,15 @@ def of_finalized(error: Exception) -> str:
 
 def accept_command(context: "Context", name: str, option: str = "") -> str:
     """The command that settles a name, as it is typed."""
-    return f"`semel accept {context.name} {quoted(name)}{option and ' '}{option}`"
+    return f"`{accepting(context.name, name, option)}`"
+
+
+def accepting(pipeline: str, name: str, option: str = "") -> str:
+    """The same, for whoever prints it by itself."""
+    words = [quoted(name), option]
+    if name.startswith("-"):  # Or it would be taken for an option.
+        words = [option, "--", quoted(name)]
+    return " ".join(filter(None, ["semel accept", pipeline, *words]))
 
 
 def quoted(name: str) -> str:

@@ -27,7 +27,7 @@ from semel.declare.yaml import Problem, Problems
 from semel.model.batch import Log
 from semel.sources import Received, Source
 
-KINDS = ("files", "kafka", "pipeline", "queue")
+KINDS = ("files", "kafka", "objects", "pipeline", "queue")
 """A kind is a folder here: `spec.py` holds its declarations, one for each `type`; `source.opened`
 gives its Source, `audit.opened` its Auditor."""
 

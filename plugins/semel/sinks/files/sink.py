@@ -1,17 +1,19 @@
 """A folder of files as a sink: a staged file gets its final name by a hard link."""
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from semel.declare.context import Context
-from semel.formats.output import columns_in_files, dataset_of, folder_texts
+from semel.formats.output import columns_in_files, dataset_of
 from semel.model.manifest import Kind, StagedFile
 from semel.sinks import Old, Sink
 from semel.sinks.linked import Linked, Looks
-from semel.storage import check_links, make_folder
+from semel.storage import check_links, make_folder, sync_folder
 
 if TYPE_CHECKING:
     from semel.model.manifest import Published
@@ -42,16 +44,23 @@ class Folder(Linked, Sink):
 
     def target(self, batch_id: int, fence: int, part: int, file: StagedFile) -> str:
         """The file's final path."""
-        declared, texts = self._context.declared, folder_texts(file.folder)
-        stem = declared.stem(
-            self._context.name,
-            batch=batch_id,
-            part=part,
-            fence=fence,
-            shard=file.shard,
-            window=next((texts[one.name] for one in declared.windows), None),
-        )
-        return str(self.root / file.folder / f"{stem}{file.suffix}")
+        context = self._context
+        below = context.declared.path_of(context.name, batch_id, fence, part, file)
+        return str(self.root / below)
+
+    def remove(self, old: "Published") -> int:
+        """Unlink them."""
+        freed, folders = 0, set()
+        for file in old.of_kind(Kind.DATA):
+            path = old.path_of(file)
+            folders.add(path.parent)
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+                freed += file.bytes
+        for folder in folders:
+            with suppress(FileNotFoundError):
+                sync_folder(folder)
+        return freed
 
     def rows(self, marker: "Published", *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002
         """By the marker's data files."""

@@ -1,36 +1,18 @@
 """The declaration of a folder of files as a sink."""
 
-import re
-from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from pathlib import Path
-from string import Formatter
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import field_validator
 
-from semel import limits, settings
-from semel.declare.parts import FolderWindow, Text, twice
+from semel import settings
+from semel.declare.parts import Text
 from semel.declare.place import Place
-from semel.declare.yaml import Key, Problem, Problems
-from semel.formats.table import SINKS
+from semel.sinks.in_files import InFiles
 from semel.sinks.spec import Declared, folder_of
 
-FIELDS = ("pipeline", "batch", "part", "fence", "shard", "window")
-"""What a template of names may have. A window begins and ends with a digit, as a number does."""
 
-LONGEST_WINDOW = "0001-01-01T000000+005328"
-"""The longest name of a window."""
-
-_Folder = Annotated[
-    Annotated[Text, Tag("[text]")] | Annotated[FolderWindow, Tag("[FolderWindow]")],
-    Discriminator(
-        lambda one: "[FolderWindow]" if isinstance(one, dict | FolderWindow) else "[text]"
-    ),
-]
-
-
-class FilesSink(Declared):
+class FilesSink(InFiles):
     """A folder of files that are only ever added, whole batches at a time."""
 
     in_folder: ClassVar[bool] = True
@@ -41,24 +23,10 @@ class FilesSink(Declared):
     """The folder: relative to the first data root, or absolute. One pipeline, one folder."""
     archive: Text | None = None
     """The folder of markers and all else that is kept; null: `_semel/` beside the sink's folder."""
-    format: Literal[tuple(SINKS)]  # type: ignore[valid-type]
-    """The format of the files."""
-    partition_by: tuple[_Folder, ...] = ()
-    """Columns that become folders (column=value), outermost first; and windows of time."""
-    shards: int = Field(default=1, ge=1, le=256, strict=True)
-    """Files over which each task spreads the rows of a folder, by a hash of their positions."""
-    file_name: str = "{pipeline}-b{batch:08d}-{part:05d}"
-    """A file's name without extension, from {pipeline}, {batch}, {part}, {fence}, {shard} and
-    {window}."""
-    position_columns: bool = Field(default=False, strict=True)
-    """Add each record's source file and byte position to the output, as _semel columns."""
 
     def describe(self) -> str:
         """Its path, format and folders."""
-        names = ", ".join(f"`{name}`" for name in self.folders)
-        shards = f", in {self.shards} shards" if self.shards > 1 else ""
-        by = f", in folders by {names}" if names else ""
-        return f"`{self.path}`, {self.format}{by}{shards}"
+        return f"`{self.path}`, {self.layout()}"
 
     def dataset(self, address: str) -> tuple[str, str]:  # noqa: ARG002 - the folder says it
         """The folder."""
@@ -79,96 +47,10 @@ class FilesSink(Declared):
         """Its path."""
         return settings.allowed(self.path, "sink.path")
 
-    @field_validator("file_name")
-    @classmethod
-    def _file_name(cls, template: str) -> str:
-        if why := _template_problem(template):
-            raise ValueError(f"{template!r} {why}")
-        return template
-
     @field_validator("path", "archive")
     @classmethod
     def _path(cls, path: str | None) -> str | None:
         return folder_of(path)
 
-    @field_validator("partition_by")
-    @classmethod
-    def _partition_by(cls, folders: tuple[_Folder, ...]) -> tuple[_Folder, ...]:
-        names = tuple(one if isinstance(one, str) else one.name for one in folders)
-        if name := twice(names):
-            raise ValueError(f"names {name!r} twice")
-        if name := next((name for name in names if name[0] in "._"), None):
-            raise ValueError(f"{name!r} begins with '.' or '_': readers take that for hidden files")
-        return folders
-
-    @model_validator(mode="after")
-    def _check(self) -> "FilesSink":
-        fields = {field for _, field, *_ in Formatter().parse(self.file_name)}
-        if "window" in fields and len(self.windows) != 1:
-            why = f"has {{window}}, and partition_by has {len(self.windows)} windows, not one"
-            raise Problems([Problem(("file_name",), why)])
-        return self
-
-    def window_problems(self, kinds: Mapping[str, str]) -> Iterator[tuple[Key, str]]:
-        """What keeps its windows from being made of an output, by the keys of this declaration.
-
-        `kinds`: the type of each column of the output; one of a moment is called `timestamp`, one
-        of days `date`.
-        """
-        there = f"the output has {', '.join(kinds)}"
-        taken = {name.lower() for name in kinds}
-        for at, one in enumerate(self.partition_by):
-            if isinstance(one, str):
-                continue
-            kind = kinds.get(one.of)
-            if kind is None:
-                yield ("partition_by", at, "of"), f"{one.of!r} is not a column; {there}"
-            elif kind not in ("timestamp", "date"):
-                why = f"{one.of!r} is {kind}, not a timestamp or date"
-                yield ("partition_by", at, "of"), why
-            elif kind == "date" and (one.window % timedelta(days=1) or one.zone != "UTC"):
-                yield ("partition_by", at, "of"), (
-                    f"{one.of!r} is a date, which has no hours and no zone: declare a window of "
-                    "1 day or 1 week, without a zone"
-                )
-            if one.name.lower() in taken:
-                why = f"{one.name!r} is a column: give the folder another name"
-                yield ("partition_by", at, "name"), why
-
 
 DECLARED = FilesSink
-
-
-# Keeps L1.
-def _template_problem(template: str) -> str | None:
-    """What is wrong with sink.file_name. Two (batch, part) must never give one name."""
-    try:
-        parts = list(Formatter().parse(template))
-    except ValueError as error:
-        return f"is not a template: {error}"
-    literals = "".join(literal for literal, *_ in parts)
-    if not re.fullmatch(r"[A-Za-z0-9._-]*", literals, re.ASCII):
-        return "may hold letters, digits, '.', '_', '-' and fields, and no slashes"
-    if template[:1] in (".", "_", "-"):
-        return "begins with '.', '_' or '-': readers such as Spark take that for a hidden file"
-    apart, seen = True, []
-    for literal, field, spec, conversion in parts:
-        apart = apart or bool(re.search(r"[^0-9]", literal))
-        if field is None:
-            continue
-        if field not in FIELDS:
-            return f"has the unknown field {{{field}}}; known: {', '.join(FIELDS)}"
-        number = field not in ("pipeline", "window")
-        if conversion or not re.fullmatch(r"(0[0-9]{1,2}d)?" if number else "", spec):
-            return f"formats {{{field}}} in another way than {{batch:08d}}"
-        if field != "pipeline" and not apart:
-            return f"has a number right before {{{field}}}: 1 and 12 would read like 11 and 2"
-        apart = field == "pipeline"
-        seen.append(field)
-    if missing := {"batch", "part"} - set(seen):
-        return f"lacks {{{sorted(missing)[0]}}}: two files would have one name"
-    large = dict.fromkeys(("part", "fence", "shard"), 1 << 31)
-    longest = template.format(pipeline="p" * 63, batch=1 << 62, window=LONGEST_WINDOW, **large)
-    if len(longest) > limits.FILE_NAME_BYTES_MAX:
-        return f"can grow longer than {limits.FILE_NAME_BYTES_MAX} bytes"
-    return None

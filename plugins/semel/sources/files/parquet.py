@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 import xxhash
 
 from semel.declare.context import Context
-from semel.declare.wording import some_of
-from semel.errors import first_line
 from semel.model.batch import Claim
 from semel.sources import Look, Partition, Refusal
 from semel.sources.files import away, probe
 from semel.sources.files.content import open_file
 from semel.sources.files.listing import ListedFile, file_time, list_files, listed
-from semel.sources.sealed import claims
+from semel.sources.sealed import claims, parquet
 from semel.sources.sealed.matching import refusal
 from semel.sources.sealed.parts import Listing, Looked, Part
 from semel.sources.sealed.source import SealedSource
@@ -31,17 +29,9 @@ if TYPE_CHECKING:
     from semel.formats.selection import Selection
     from semel.model.split import Split
 
-_MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
-_TAIL_BYTES = 8
-"""The length of the footer, and the magic number: what a file ends with."""
-
 _IDENTITY_PARTS = 4
 
 _HASHED_BYTES = 1 << 20
-
-
-class _Unusable(Exception):
-    """A file can never be read as it is. Arguments: reason and detail of its refusal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +49,14 @@ class ParquetFiles(SealedSource):
 
     def look(self, part: Part) -> Looked:
         with _opened(part) as file:
+
+            def at(start: int, length: int) -> bytes:
+                return os.pread(file.fileno(), length, start)
+
             try:
-                footer = _footer(file, part.length)
-                if footer is None:
-                    return self._without_end(part, file)
-                return self._read(part, file, footer)
-            except _Unusable as why:
+                looked = parquet.looked(self.context, part, file, at)
+                return self._without_end(part, file) if looked is None else looked
+            except parquet.Unusable as why:
                 return Looked(part=part, length=part.length, refused=refusal(part, *why.args))
 
     def _without_end(self, part: Part, file: BinaryIO) -> Looked:
@@ -73,32 +65,7 @@ class ParquetFiles(SealedSource):
         if after is None or age < after.total_seconds():
             return Looked(part=part, length=part.length, unfinished=True)
         what = "it has no footer, and nobody has written to it for source.closed_after"
-        raise _Unusable("damaged", f"{what}; replace the file")
-
-    def _read(self, part: Part, file: BinaryIO, footer: bytes) -> Looked:
-        """What a footer says. Nobody but its key looks at it as bytes."""
-        import pyarrow as pa
-
-        from semel.formats import parquet
-
-        try:
-            with parquet.opened(file) as found:
-                columns, rows = self.context.columns, parquet.rows_in(found)
-                signed = len(footer) - _TAIL_BYTES > found.metadata.serialized_size
-                misfits = parquet.misfits(found, columns, self.context.record_id, signed=signed)
-                if not misfits and not signed:
-                    parquet.check_counts(found, columns)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            if parquet.is_passing(error):
-                raise
-            why = f"its footer cannot be read ({first_line(error)}); replace the file"
-            raise _Unusable("damaged", why) from error
-        refused = None
-        if misfits:
-            advice = "Replace the file, or correct the pipeline's schema"
-            refused = refusal(part, "schema", f"{some_of(misfits)}. {advice}")
-        key = xxhash.xxh3_128_hexdigest(footer)
-        return Looked(part=part, length=part.length, key=key, rows=rows, refused=refused)
+        raise parquet.Unusable("damaged", f"{what}; replace the file")
 
     def digest(self, part: Part) -> str:
         state = xxhash.xxh3_128()
@@ -124,12 +91,12 @@ class ParquetFiles(SealedSource):
     def read(
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
     ) -> "Iterator[Block]":
-        from semel.formats import parquet
+        from semel.formats.parquet import blocks
 
         part = claims.proven(self, split.claim, batch_id)
         digest.update(split.claim.evidence["content"].encode())
         with open_file(part.name) as file:
-            yield from parquet.blocks(
+            yield from blocks(
                 file,
                 length=part.length,
                 claimed=(split.claim.start, split.claim.end),
@@ -188,21 +155,3 @@ def _check_same(part: Part, file: BinaryIO) -> None:
     now = _part(listed(part.name, None, os.fstat(file.fileno())))
     if now.fingerprint != part.fingerprint:
         raise FileNotFoundError(part.name)
-
-
-def _footer(file: BinaryIO, size: int) -> bytes | None:
-    """The footer of a file, None where it has none yet. _Unusable: it never gets one."""
-    head = os.pread(file.fileno(), len(_MAGIC), 0)
-    tail = os.pread(file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
-    if _ENCRYPTED in (head, tail[-len(_ENCRYPTED) :]):
-        why = "its footer is encrypted, and semel has no keys; take it out of the source"
-        raise _Unusable("encrypted", why)
-    if not _MAGIC.startswith(head):
-        why = "it does not begin as a Parquet file does; take it out of the source"
-        raise _Unusable("damaged", why)
-    if size < len(_MAGIC) + _TAIL_BYTES or tail[-len(_MAGIC) :] != _MAGIC:
-        return None
-    length = int.from_bytes(tail[:4], "little") + _TAIL_BYTES
-    if length > size - len(_MAGIC):
-        raise _Unusable("damaged", "its footer is longer than the file; replace the file")
-    return os.pread(file.fileno(), length, size - length)

@@ -17,7 +17,7 @@ from semel.sources import (
     Window,
     Word,
     accept_command,
-    quoted,
+    accepting,
 )
 from semel.sources.sealed.matching import refusal, show, unreadable
 from semel.sources.sealed.parts import Listing, Looked, Opens, PartOffer
@@ -217,7 +217,7 @@ def word(
         raise SourceError(
             f"{name!r} is another output of that batch, and its rows have other numbers: all of it "
             "is accepted, or nothing",
-            next=f"semel accept {pipeline} {quoted(name)}",
+            next=accepting(pipeline, name),
         )
     was = there.held[name]
     return Word(offer=offer_of(asked[0], None), ended=[] if was.closed else [was], superseded=[])

@@ -27,8 +27,8 @@ from semel.sources import (
     Window,
     Word,
     accept_command,
+    accepting,
     in_window,
-    quoted,
 )
 from semel.sources.sealed.parts import Listing, Looked, Opens, Part, PartOffer
 
@@ -421,7 +421,7 @@ def word(
         raise SourceError(
             f"{name!r} cannot go on where another one stood: a {noun} of this format is never "
             "read on, as each is whole; accept it as a new generation instead",
-            next=f"semel accept {pipeline} {quoted(name)}",
+            next=accepting(pipeline, name),
         )
     if not one.looked.key:
         why = one.looked.refused.detail if one.looked.refused else "it has no end yet"

@@ -1,0 +1,214 @@
+"""How a store of objects is reached: which service a URL is of, and by whose credentials.
+
+The credentials are those of an Airflow connection, as Airflow's own providers read it, or the
+machine's own. They are looked up in the process that uses them, so no secret travels.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from semel import settings
+from semel.clients.connection import (
+    Fields,
+    Unusable,
+    installed,
+    parsed,
+    require_kind,
+    text_of,
+    usable,
+)
+from semel.errors import TerminalError
+
+URL = r"^(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/[^\s?#@]*)?$"
+"""s3://bucket/prefix, gs://bucket/prefix or az://container/prefix."""
+
+CONNECT_SECONDS, IDLE_SECONDS, TRIES = 2, 3, 2
+"""Bounds of one call, which is tried twice: a store that is away is told of in ten seconds."""
+
+UPLOAD_SECONDS = 600
+"""The same for the answer to an upload, which comes once all of it was sent: 512 MB at 1 MB/s."""
+
+WHOLE_SECONDS = 1_800
+"""For the body of one answer, of which bytes keep coming."""
+
+STORES_KEPT = 8
+"""Stores that a process keeps open: their connections are used again."""
+
+_EXAMPLES = {
+    "aws": '"conn_type": "aws", "login": "access key id", "password": "secret access key", '
+    '"extra": {"region_name": "eu-west-1"}',
+    "google_cloud_platform": '"conn_type": "google_cloud_platform", '
+    '"extra": {"key_path": "/path/to/key.json"}',
+    "wasb": '"conn_type": "wasb", "login": "storage account", "password": "its key"',
+}
+_KINDS = {"s3": "aws", "gs": "google_cloud_platform", "az": "wasb"}
+_NO_ROLES = ("role_arn", "assume_role_method", "assume_role_kwargs", "profile_name")
+_NO_CHAINS = ("key_secret_name", "impersonation_chain", "idp_issuer_url")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """What the client is told. `who`: whose credentials they are. `config` and `keys` have secrets.
+
+    `keys`: an access key in place of the machine's own; None: as `config` and the machine have it.
+    """
+
+    who: str
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    keys: Mapping[str, Any] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A store as a URL names it. `prefix`: without a slash at its end; may be empty."""
+
+    service: str
+    bucket: str
+    prefix: str
+
+    @classmethod
+    def of(cls, url: str) -> "Place":
+        """TerminalError: the URL is none of an object store."""
+        if not re.fullmatch(URL, url):
+            raise TerminalError("the URL is none such as s3://bucket/prefix; correct it")
+        split = urlsplit(url)
+        return cls(service=split.scheme, bucket=split.netloc, prefix=split.path.strip("/"))
+
+    def __str__(self) -> str:
+        return f"{self.service}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
+
+
+def opened(
+    place: Place,
+    connection: str | None,
+    find: Callable[[str], str | None] = settings.connection,
+    idle: int = IDLE_SECONDS,
+) -> tuple[Any, str]:
+    """The client's store, which is not asked anything yet; and whose credentials it has, in words.
+
+    `idle`: seconds from the beginning of a request to its answer, and between the answer's bytes.
+
+    TerminalError: obstore is not installed, or the connection cannot be used.
+    """
+    text = None
+    if connection is not None:
+        text = text_of(connection, find, _EXAMPLES[_KINDS[place.service]])
+    access = _access(place, connection, text)
+    with installed("an object store", "objects"):
+        return _made(place, connection, text, idle), access.who
+
+
+def _access(place: Place, connection: str | None, text: str | None) -> Access:
+    if connection is None or text is None:
+        return Access(who="this machine's own credentials")
+    with usable(connection, f"{place.service}://"):
+        found = parsed(text)
+        require_kind(found, _KINDS[place.service])
+        return _OF[place.service](found, f"the connection {connection!r}")
+
+
+def _aws(found: Fields, who: str) -> Access:
+    extra = found.extra
+    if named := [name for name in _NO_ROLES if extra.get(name)]:
+        raise Unusable(
+            f"its extra has {named[0]}, which semel does not take; give the machine the role and "
+            "leave source.connection or sink.connection out, or give an access key"
+        )
+    ours = (extra.get("service_config") or {}).get("s3") or {}
+    config = {
+        "region": extra.get("region_name"),
+        "endpoint": ours.get("endpoint_url") or extra.get("endpoint_url"),
+    }
+    login = found.login or extra.get("aws_access_key_id")
+    password = found.password or extra.get("aws_secret_access_key")
+    if bool(login) != bool(password):
+        raise Unusable("it has one of access key id (login) and secret access key (password)")
+    keys = {"access_key_id": login, "secret_access_key": password,
+            "token": extra.get("aws_session_token"), "expires_at": None}  # fmt: skip
+    return Access(who=who, config=_texts(config), keys=keys if login else None)
+
+
+def _google(found: Fields, who: str) -> Access:
+    # Older versions of Airflow wrote long names.
+    long = "extra__google_cloud_platform__"
+    extra = {key.removeprefix(long): value for key, value in found.extra.items()}
+    if named := [name for name in _NO_CHAINS if extra.get(name)]:
+        raise Unusable(f"its extra has {named[0]}, which semel does not take; give a key")
+    if extra.get("is_anonymous"):
+        return Access(who=who, config={"skip_signature": True})
+    key = extra.get("keyfile_dict") or extra.get("keyfile_json")
+    config = {
+        "service_account": extra.get("key_path"),
+        "service_account_key": json.dumps(key) if isinstance(key, dict) else key,
+    }
+    return Access(who=who, config=_texts(config))
+
+
+def _azure(found: Fields, who: str) -> Access:
+    extra = {key.removeprefix("extra__wasb__"): value for key, value in found.extra.items()}
+    if extra.get("connection_string"):
+        raise Unusable("its extra has connection_string; give login (account) and password (key)")
+    tenant, host = extra.get("tenant_id"), found.host or ""
+    named = re.match(r"(?:https://)?([a-z0-9]+)(?:\.|$)", host)
+    account = (named and named[1]) if tenant else found.login or (named and named[1])
+    config = {
+        "account_name": account,
+        "endpoint": host.rstrip("/") if host.startswith("http") else None,
+        "account_key": None if tenant or extra.get("sas_token") else found.password,
+        "sas_key": extra.get("sas_token"),
+        **({"tenant_id": tenant, "client_id": found.login, "client_secret": found.password}
+           if tenant else {}),
+    }  # fmt: skip
+    if not account:
+        raise Unusable("it names no storage account: give it as login")
+    return Access(who=who, config=_texts(config))
+
+
+_OF = {"s3": _aws, "gs": _google, "az": _azure}
+
+
+def _texts(config: Mapping[str, Any]) -> dict[str, str]:
+    for key, value in config.items():
+        if value is not None and not isinstance(value, str):
+            raise Unusable(f"{key} is no text")
+    return {key: value for key, value in config.items() if value}
+
+
+@lru_cache(maxsize=STORES_KEPT)
+def _made(place: Place, connection: str | None, text: str | None, idle: int) -> Any:
+    """A store by a connection as it is written. TerminalError: the client has no use for it."""
+    from obstore.exceptions import BaseError
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    access = _access(place, connection, text)
+    kind = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[place.service]
+    config = dict(access.config)
+    if access.keys is not None:
+        # What the environment says of keys is of somebody else's: a session token too.
+        config["credential_provider"] = lambda: access.keys
+    try:
+        return kind(
+            place.bucket,
+            prefix=place.prefix or None,
+            client_options={
+                "allow_http": True,
+                "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+                "read_timeout": timedelta(seconds=idle),
+                "timeout": timedelta(seconds=WHOLE_SECONDS),
+            },
+            retry_config={
+                "max_retries": TRIES - 1, "retry_timeout": timedelta(seconds=2 * IDLE_SECONDS),
+            },
+            **config,
+        )  # fmt: skip
+    except (BaseError, ValueError, OSError) as error:
+        raise TerminalError(
+            f"the client of {place} has no use for {access.who} ({type(error).__name__}); correct "
+            "it, or give the machine a role and leave the connection out"
+        ) from None

@@ -1,0 +1,1 @@
+"""A prefix of an object store, to which files are only ever added."""

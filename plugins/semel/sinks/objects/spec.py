@@ -1,0 +1,92 @@
+"""The declaration of objects of a store as a sink."""
+
+import re
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from semel.clients.connection import installed
+from semel.clients.objects import access
+from semel.clients.objects.access import URL
+from semel.declare.parts import Text
+from semel.declare.place import Place, reached
+from semel.sinks.in_files import InFiles
+from semel.sinks.spec import Declared, folder_of
+
+if TYPE_CHECKING:
+    from semel.sinks.objects.reading import Prefix
+
+
+class ObjectsSink(InFiles):
+    """Objects below a prefix of a store, each put once and never written over."""
+
+    type: Literal["objects"]
+    """The kind of sink."""
+    url: str = Field(pattern=URL)
+    """The bucket or container and a prefix: s3://bucket/prefix, gs://bucket/prefix or
+    az://container/prefix. One prefix, one pipeline."""
+    connection: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """The Airflow connection (aws, google_cloud_platform or wasb); on the command line the variable
+    AIRFLOW_CONN_<CONNECTION>. null: the machine's role."""
+    archive: Text | None = None
+    """The folder of markers, staged files and all else that is kept, on the shared file system;
+    null: `_semel/<pipeline>/` with the data."""
+
+    place: ClassVar[tuple[str, ...]] = ("connection", "url")
+    way: ClassVar[tuple[str, ...]] = ("connection",)
+
+    @property
+    def prefix(self) -> access.Place:
+        """What the URL names, without a slash at its end."""
+        return access.Place.of(self.url)
+
+    def describe(self) -> str:
+        """Where, how it is reached, format and folders."""
+        how = reached(self.connection, None) if self.connection else "by the machine's role"
+        return f"objects below `{self.prefix}` ({how}), {self.layout()}"
+
+    def dataset(self, address: str) -> tuple[str, str]:  # noqa: ARG002 - the URL says it
+        """Bucket and prefix."""
+        return f"{self.prefix.service}://{self.prefix.bucket}", self.prefix.prefix or "/"
+
+    def whereabouts(self) -> Place:
+        """The prefix."""
+        return "url", str(self.prefix)
+
+    def meets(self, other: Declared) -> str | None:
+        """Whether one prefix holds the other."""
+        own, there = f"{self.prefix}/", f"{access.Place.of(other.url)}/"
+        if own.startswith(there) or there.startswith(own):
+            return f"sink.url: {self.prefix} overlaps with {there.rstrip('/')}"
+        return None
+
+    @classmethod
+    def away(cls, url: str, connection: str | None) -> "Prefix | None":
+        """What lies below a URL of a store."""
+        if not re.fullmatch(URL, url):
+            return None
+        with installed(url, "objects"):
+            from semel.sinks.objects.reading import Prefix
+
+            return Prefix(url, connection)
+
+    @field_validator("url", mode="before")
+    @classmethod
+    def _url(cls, found: object) -> object:
+        # In words of its own: who puts a login into a URL is not to read it in a log.
+        if isinstance(found, str) and not re.fullmatch(URL, found):
+            raise ValueError(
+                "is no URL such as s3://bucket/prefix, gs://bucket/prefix or az://container/prefix;"
+                " a login belongs in a connection"
+            )
+        if isinstance(found, str) and {".", "..", ""} & {*found.rstrip("/").split("/")[3:]}:
+            raise ValueError("has an empty part or one of dots; write the prefix without")
+        return found
+
+    @field_validator("archive")
+    @classmethod
+    def _archive(cls, path: str | None) -> str | None:
+        return folder_of(path)
+
+
+DECLARED = ObjectsSink

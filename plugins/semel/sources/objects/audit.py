@@ -1,0 +1,116 @@
+"""Objects as the audit reads them again: what is claimed of each is fetched into a file, by its
+etag, and read there as the audit reads files.
+
+It shares with stage the client that fetches, and nothing of how records are found.
+"""
+
+import errno
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from semel import limits
+from semel.clients.objects import Store
+from semel.errors import CorruptionError, SourceError
+from semel.formats.table import source_format
+from semel.model.batch import Claim
+from semel.sources.files.audit import header_of, lines
+from semel.sources.objects.spec import ObjectsSource
+from semel.sources.reread import Auditor, GoneError, Lines, csv_of, in_order
+from semel.sources.sealed.audit import Parts
+
+_CHUNK_BYTES = 8 << 20
+_EVIDENCE = {"bytes": int, "etag": str, "content": str}
+
+
+def opened(source: ObjectsSource, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:  # noqa: ARG001
+    """What fetches claimed objects from where their batches declare."""
+    return closing(_Objects())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Claimed(Claim):
+    """A claim of an object. `packed`: all of the file is read, and unpacked."""
+
+    packed: bool
+
+
+class _Objects(Auditor):
+    """Fetches one claim after the other."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="semel-audit-")
+        self._parts = Parts(list)
+
+    def close(self) -> None:
+        """End what was opened to read."""
+        self._parts.close()
+        self._folder.cleanup()
+
+    def read(
+        self, claim: Claim, batch: int, source: ObjectsSource, record_id: Collection[str]
+    ) -> tuple[tuple[str, ...], Iterator[Lines]]:
+        if {key: type(claim.evidence.get(key)) for key in _EVIDENCE} != _EVIDENCE:
+            raise CorruptionError(f"the claim of {claim.name!r} has no evidence of an object")
+        size = claim.evidence["bytes"]
+        if source_format(source.format).sealed:
+            path = self._fetched(claim, source, (0, size))
+            rows = self._parts.rows(path, claim, batch, source, record_id, size=size)
+            return (), _removing(path, rows)
+        csv, packed = csv_of(source), claim.name.endswith((".gz", ".zst"))
+        spans = [(claim.start, claim.end)]
+        if csv and claim.start:
+            spans.append((0, min(claim.start, limits.CSV_HEADER_BYTES_MAX)))
+        path = self._fetched(claim, source, *spans)
+        found = _Claimed(**vars(claim), packed=packed)
+        header = header_of(str(path), csv) if csv else in_order(source)
+        return header, _removing(path, lines(batch, found, str(path), csv))
+
+    def _fetched(self, claim: Claim, source: ObjectsSource, *spans: tuple[int, int]) -> Path:
+        """A file with these bytes of an object at their places, all else a hole; unpacked, where
+        it is zstd.
+        """
+        store = Store(source.url, source.connection)
+        end = ".gz" if claim.name.endswith(".gz") else ""
+        path = Path(self._folder.name, f"object{end}")
+        try:
+            with open(path, "wb") as file:
+                for low, high in spans:
+                    file.seek(low)
+                    etag = claim.evidence["etag"]
+                    for data in store.chunks(claim.name, etag, low, high, _CHUNK_BYTES):
+                        file.write(data)
+                    if file.tell() != high:
+                        raise SourceError(f"{claim.name!r} ends at byte {file.tell()}, not {high}")
+        except FileNotFoundError as error:
+            if error.errno == errno.ENOENT:
+                raise GoneError(f"{claim.name!r} was deleted from {source.url}") from error
+            raise SourceError(f"{claim.name!r} is another object than was read") from error
+        return _unpacked(path, claim) if claim.name.endswith(".zst") else path
+
+
+def _unpacked(path: Path, claim: Claim) -> Path:
+    content = path.with_name("content")
+    try:
+        with pa.input_stream(str(path), compression="zstd") as packed, open(content, "wb") as file:
+            while data := packed.read(_CHUNK_BYTES):
+                file.write(data)
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise SourceError(f"{claim.name!r}: its zstd stream is damaged ({error})") from error
+    os.unlink(path)
+    return content
+
+
+def _removing(path: Path, pieces: Iterator[Lines]) -> Iterator[Lines]:
+    """The same; the file goes at the end, so that one object at a time is on disk."""
+    try:
+        yield from pieces
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,276 @@
+"""Objects of a store as a source: a source partition is an object, known by its key and etag, and a
+position a byte of it, or a row of Parquet.
+
+What is read is the version that was planned: each request names its etag. Tasks read it as the
+driver does, by the same client; the connection is looked up in the process that uses it.
+"""
+
+import errno
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from semel.clients.objects import Store
+from semel.declare.context import Context
+from semel.errors import LimitError, SourceError
+from semel.formats import declared as formats
+from semel.formats.table import source_format
+from semel.model.batch import Claim
+from semel.sources import Known, Look, Matched, Partition, Window, Word
+from semel.sources.objects import matching, probe
+from semel.sources.objects.content import ObjectContent, ObjectFile, packing, unpacked
+from semel.sources.objects.listing import (
+    ObjectListing,
+    ObjectPart,
+    Scope,
+    list_objects,
+    part_of,
+)
+from semel.sources.sealed import claims, parquet
+from semel.sources.sealed.matching import refusal
+from semel.sources.sealed.parts import Looked, PartOffer
+from semel.sources.sealed.source import SealedSource
+
+if TYPE_CHECKING:
+    from semel.formats.records import Block
+    from semel.formats.selection import Selection
+    from semel.model.split import Split
+
+SPLIT_BYTES = 64 << 20
+"""Bytes that one task reads, as of files."""
+
+REQUESTS_AT_ONCE = 16
+"""Each takes some 20 ms on the way to a store and back."""
+
+def opened(context: Context) -> "Objects":
+    """The objects below the declared prefix."""
+    import obstore  # noqa: F401 - who has none is told before anything is asked
+
+    return Objects(context=context)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objects(SealedSource):
+    """`source: {type: objects}`. `scope`: what `discover` lists."""
+
+    context: Context
+    scope: Scope = field(default_factory=Scope)
+
+    @property
+    def split_size(self) -> int:  # type: ignore[override]
+        return SealedSource.split_size if self._of_rows else SPLIT_BYTES
+
+    @property
+    def _of_rows(self) -> bool:
+        return source_format(self.context.declared.format).sealed
+
+    def _store(self) -> Store:
+        return self.context.declared.opened_store()
+
+    # Keeps OB4.
+    def narrowed(self, window: Window, rows: Callable[..., list[Any]]) -> "Objects":
+        declared = self.context.declared
+        if window is not None:
+            return replace(self, scope=Scope(folders=declared.times.folders(*window)))
+        if declared.ordered:
+            (found,) = rows("objects", "begin")
+            return replace(self, scope=Scope(after=found["name"]))
+        return self
+
+    def discover(self) -> ObjectListing:
+        return list_objects(self.context, self._store(), self.scope)
+
+    def match(self, shown: ObjectListing, known: Known, window: Window) -> Matched:
+        return matching.match(self, shown, known, window, self._look_at)
+
+    def accept(
+        self, shown: ObjectListing, known: Known, name: str, *, same: bool, start: int,  # noqa: ARG002
+        is_open: bool,
+    ) -> Word | None:  # fmt: skip
+        return matching.word(
+            self, known, name, self._look_at, same=same, start=start, is_open=is_open
+        )
+
+    def _look_at(self, parts: list[ObjectPart]) -> Iterable[Looked]:
+        if not self._of_rows and not formats.has_header(self.context):
+            return map(self.look, parts)  # Nothing is asked: there may be very many.
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
+            return list(threads.map(self.look, parts))
+
+    # Keeps P14, P19.
+    def look(self, part: ObjectPart) -> Looked:
+        found = Looked(part=part, length=part.length, key=part.fingerprint, rows=part.length)
+        if not self._of_rows and not formats.has_header(self.context):
+            return found  # All of it is lines, whatever they are.
+        file = self._file(part.name, part.etag, part.length)
+        try:
+            if not self._of_rows:
+                with unpacked(file) as content:
+                    formats.header_in(self.context, content)
+                return found
+            looked = parquet.looked(self.context, part, file, file.at)
+            if looked is None:
+                raise parquet.Unusable("damaged", "it has no footer; replace the object")
+            return looked
+        except parquet.Unusable as error:
+            why = error.args
+        except FileNotFoundError:
+            raise
+        except SourceError as error:
+            why = "header", str(error)
+        except (OSError, EOFError, zlib.error) as error:
+            why = "damaged", f"its packed stream is damaged ({error}); replace the object"
+            if getattr(error, "errno", None) is not None:
+                why = "unreadable", error.strerror
+        return Looked(part=part, length=part.length, refused=refusal(part, *why))
+
+    def _file(self, key: str, etag: str, size: int) -> ObjectFile:
+        return ObjectFile(self._store(), key, etag, size)
+
+    def digest(self, part: ObjectPart) -> str:
+        return part.fingerprint
+
+    def now(self, name: str) -> ObjectPart:
+        return part_of(self._store().head(name)[0])
+
+    def room(self, offers: Sequence[PartOffer]) -> int:
+        return super().room(offers) if self._of_rows else self.context.limits.bytes_per_batch_max
+
+    # Keeps P6.
+    def stop(self, offer: PartOffer, start: int, end: int, room: int, *, first: bool) -> int:
+        if self._of_rows:
+            return super().stop(offer, start, end, room, first=first)
+        if end - start <= room:
+            return end
+        if offer.whole and first:
+            raise LimitError(
+                f"pipeline {self.context.name}: {offer.name!r} has {end} bytes and is read whole; "
+                f"limits.bytes_per_batch_max is {self.context.limits.bytes_per_batch_max}: raise it"
+            )
+        if offer.whole or (room <= 0 and not first):
+            return start
+        content = ObjectContent(self._file(offer.name, offer.part.etag, offer.length))
+        found = content.record_end(start, start + room)
+        if found == start and first:  # One record is longer than the limit: it is taken alone.
+            found = content.next_record_end(start, end)
+        return found
+
+    # Keeps S6.
+    def find(self, found: Collection[Claim], batch_id: int) -> list[Claim]:
+        """Under their keys, or nowhere."""
+        self.check(found, batch_id)
+        return list(found)
+
+    # Keeps S6.
+    def check(self, found: Collection[Claim], batch_id: int) -> None:
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
+            for _ in threads.map(lambda claim: claims.proven(self, claim, batch_id), found):
+                pass
+
+    def locate(self, partitions: list[Partition]) -> list[Partition | None]:
+        """Under their keys."""
+        there = {part.name: part for part in self.discover().found}
+        placed = []
+        for known in partitions:
+            part = there.get(known.name)
+            same = part and part.fingerprint == known.evidence.get("content")
+            placed.append(replace(known, fingerprint=part.fingerprint) if same else None)
+        return placed
+
+    def is_whole_key(self, key: str) -> bool:
+        """Whether an object is read once, as one range."""
+        return not self._of_rows and (packing(key) is not None or formats.is_whole(self.context))
+
+    def is_whole(self, claim: Claim) -> bool:
+        return self.is_whole_key(claim.name)
+
+    def read(
+        self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
+    ) -> "Iterator[Block]":
+        claim = split.claim
+        with self._claimed(claim, batch_id) as file:
+            if self._of_rows:
+                yield from self._rows(split, file, digest, selection)
+            else:
+                yield from self._records(split, file, digest, selection)
+
+    def _rows(
+        self, split: "Split", file: ObjectFile, digest: Any, selection: "Selection | None"
+    ) -> "Iterator[Block]":
+        from semel.formats.parquet import blocks
+
+        digest.update(split.claim.evidence["content"].encode())
+        yield from blocks(
+            file,  # type: ignore[arg-type]
+            length=file.size,
+            claimed=(split.claim.start, split.claim.end),
+            owned=(split.start, split.end),
+            columns=self.context.columns,
+            exact=self.context.record_id,
+            selection=selection,
+        )
+
+    def _records(
+        self, split: "Split", file: ObjectFile, digest: Any, selection: "Selection | None"
+    ) -> "Iterator[Block]":
+        from semel.formats.records import read_split
+
+        columns = None
+        if formats.has_header(self.context):
+            with unpacked(self._file(file.name, split.claim.evidence["etag"], file.size)) as head:
+                columns = formats.header_in(self.context, head)
+        # What is packed is read from its first byte to its last; records have positions in there.
+        packed = packing(file.name) is not None
+        with unpacked(file) as content:
+            yield from read_split(
+                content,
+                start=0 if packed else split.start,
+                end=None if packed else split.end,
+                range_start=0 if packed else split.claim.start,
+                range_end=None if packed else split.claim.end,
+                schema=self.context.arrow_schema(),
+                format=formats.format_of(self.context),
+                columns=columns,
+                digest=digest,
+                exact=self.context.record_id,
+                selection=selection,
+            )
+
+    # Keeps OB2.
+    @contextmanager
+    def _claimed(self, claim: Claim, batch_id: int) -> Iterator[ObjectFile]:
+        """The object of a claim, to be read in the block. Errors as of `check`."""
+        try:
+            yield self._file(claim.name, claim.evidence["etag"], claim.evidence["bytes"])
+        except FileNotFoundError as error:
+            if error.errno == errno.ESTALE:
+                raise claims.changed(self, claim, batch_id) from error
+            raise claims.unreadable(self, claim, batch_id, error) from error
+        except OSError as error:
+            raise claims.unreadable(self, claim, batch_id, error) from error
+
+    def joins(self, claim: Claim) -> bool:
+        """A format whose lines stand alone, in an object that is not packed."""
+        alone = not formats.has_header(self.context) and not self._of_rows
+        return alone and not self.is_whole(claim)
+
+    def text(self, split: "Split", batch_id: int) -> bytes:
+        with self._claimed(split.claim, batch_id) as file:
+            return file.at(split.start, split.end - split.start)
+
+    def records_max(self, split: "Split", batch_id: int) -> int | None:
+        """Of rows; lines are counted by nobody but who reads them."""
+        return super().records_max(split, batch_id) if self._of_rows else None
+
+    def time_of(self, known: Partition) -> datetime | None:
+        declared = self.context.declared
+        if declared.interval_from in (None, "mtime"):
+            return None
+        return declared.times.of(known.name, datetime.min)
+
+    def probe(self) -> tuple[str, Look]:
+        return probe.probe(self.context, self.discover().found)
