@@ -84,15 +84,18 @@ CROSS JOIN LATERAL (
 ORDER BY w.source_partition_id, start;
 
 -- name: raise_floor
--- To the first position that is free, or may become free: its batch can still be abandoned.
+-- To the first position that is free, or may become free: its batch can still be abandoned. Claims
+-- are found by their partition: by those of a planned batch, which may have very many, each
+-- partition would look at them all.
 UPDATE semel.source_partition AS p
 SET floor = f.floor
 FROM (SELECT p.source_partition_id,
              LEAST(t."end",
-                   (SELECT min(lower(c.span)) FROM semel.claim AS c
-                    JOIN semel.batch AS b USING (batch_id)
+                   (SELECT min(lower(c.span)) FILTER (WHERE c.batch_id = ANY(ARRAY(
+                        SELECT b.batch_id FROM semel.batch AS b WHERE b.status = 'planned')))
+                    FROM semel.claim AS c
                     WHERE c.source_partition_id = p.source_partition_id
-                      AND c.span && int8range(p.floor, NULL) AND b.status = 'planned')) AS floor
+                      AND c.span && int8range(p.floor, NULL))) AS floor
       FROM semel.source_partition AS p
       JOIN semel.taken AS t USING (source_partition_id)
       WHERE p.source_partition_id = ANY(CAST(:partitions AS bigint[]))) AS f

@@ -170,6 +170,34 @@ def test_of_files_that_are_all_alike_only_the_last_are_read(ledger: Ledger) -> N
         assert sum(_read(plan["Plan"], "source_partition")) <= 3 * count
 
 
+_MANY = """
+INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, bucket_seconds)
+VALUES ('many', '/many', '/m', '{}', 1, 1);
+INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes)
+SELECT pipeline_id, 'r1', 1, '{}', '', 1 FROM semel.pipeline WHERE name = 'many';
+INSERT INTO semel.source_partition (pipeline_id, name, generation, identity, evidence, reached, seen)
+SELECT pipeline_id, 'f' || n, 1, n::text, '{}', 100, 100
+FROM semel.pipeline, generate_series(1, 20000) AS n WHERE name = 'many';
+INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, evidence)
+SELECT batch_id, row_number() OVER (), source_partition_id, '[0,100)',
+       jsonb_build_object('head', repeat('x', 400))
+FROM semel.batch JOIN semel.source_partition USING (pipeline_id);
+"""
+
+
+def test_a_batch_of_many_files_is_looked_at_once(ledger: Ledger) -> None:
+    """A plan that takes 20,000 files does not look at all claims of its batch for each of them, as
+    Postgres would where it takes the batch for the better index."""
+    with ledger.engine.connect() as connection:
+        connection.exec_driver_sql(_MANY)
+        found = connection.exec_driver_sql("SELECT source_partition_id FROM semel.claim").scalars()
+        partitions = list(found)
+        text = query("partitions", "raise_floor").text
+        explained = sa.text(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text}")
+        [plan] = connection.execute(explained, {"partitions": partitions}).scalar_one()
+        assert plan["Plan"]["Shared Hit Blocks"] < 20 * len(partitions)
+
+
 def test_a_new_file_is_held_against_files_with_its_first_record(
     bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
