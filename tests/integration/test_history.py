@@ -175,7 +175,8 @@ INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, 
 VALUES ('many', '/many', '/m', '{}', 1, 1);
 INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes)
 SELECT pipeline_id, 'r1', 1, '{}', '', 1 FROM semel.pipeline WHERE name = 'many';
-INSERT INTO semel.source_partition (pipeline_id, name, generation, identity, evidence, reached, seen)
+INSERT INTO semel.source_partition
+    (pipeline_id, name, generation, identity, evidence, reached, seen)
 SELECT pipeline_id, 'f' || n, 1, n::text, '{}', 100, 100
 FROM semel.pipeline, generate_series(1, 20000) AS n WHERE name = 'many';
 INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, evidence)

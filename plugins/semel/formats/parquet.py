@@ -486,6 +486,9 @@ def _text_faults(array: pa.Array, name: str) -> Iterator[tuple[int, Fault]]:
 
 
 def _bad_text(array: pa.StringArray, name: str) -> Iterator[tuple[int, Fault]]:
+    data = _bytes_of(array)
+    if data.view(np.int8).min(initial=1) > 0:  # ASCII, and no NUL.
+        return
     raw = array.view(pa.binary())
     try:
         raw.cast(pa.string())
@@ -495,16 +498,16 @@ def _bad_text(array: pa.StringArray, name: str) -> Iterator[tuple[int, Fault]]:
                 (value or b"").decode()
             except UnicodeDecodeError:
                 yield place, (Reason.encoding, f"{name}: expected text in UTF-8")
-    if _holds_nul(array):
+    if not data.min():
         found = pc.fill_null(pc.match_substring(raw, b"\0"), False)
         for place in np.flatnonzero(found.to_numpy(zero_copy_only=False)).tolist():
             yield place, (Reason.encoding, f"{name}: expected text, found a NUL byte")
 
 
-def _holds_nul(array: pa.StringArray) -> bool:
+def _bytes_of(array: pa.StringArray) -> np.ndarray:
+    """The bytes of all values, one after the other."""
     data = array.buffers()[2]
     if data is None or not len(array):
-        return False
+        return np.empty(0, np.uint8)
     bounds = np.frombuffer(array.buffers()[1], np.int32)[array.offset :][: len(array) + 1]
-    codes = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
-    return bool(len(codes)) and not codes.min()
+    return np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
