@@ -365,6 +365,10 @@ UNREADABLE = {
         "up", {"type": "postgres", "connection": "w", "table": "t", "mode": "append"},
         "'up' writes to the table .*t, whose rows come in no order that stays",
     ),
+    "objects": (
+        "up", {"type": "objects", "url": "s3://bucket/up", "format": "parquet"},
+        "'up' writes to the url s3://bucket/up, not to a folder; only the output of a folder of files",
+    ),
     "broken": ("up", {"format": "xml"}, "the sink that .*up.yaml declares is wrong"),
 }  # fmt: skip
 

@@ -49,9 +49,10 @@ class PipelineSource(Records):
         """The same, reading what a sink writes. ValueError: it cannot, and why."""
         if not sink.in_folder:
             kind, *_, name = sink.whereabouts()
+            why = "not to a folder" if sink.in_files else "whose rows come in no order that stays"
             raise ValueError(
-                f"{self.pipeline!r} writes to the {kind} {name}, whose rows come in no order that "
-                "stays; only the output of a sink of files can be read so"
+                f"{self.pipeline!r} writes to the {kind} {name}, {why}; only the output of a folder "
+                "of files can be read so"
             )
         if sink.format != self.format:
             raise ValueError(
