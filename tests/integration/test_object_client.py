@@ -182,8 +182,8 @@ def test_a_store_that_is_away_is_told_in_ten_seconds(s3: S3) -> None:
     finally:
         s3.start()
     assert store.read("a", etag, 0, 1) == b"x"
-    nobody = {"region_name": "us-east-1", "endpoint_url": f"http://127.0.0.1:{free_port()}"}
-    refused(s3.store(bucket, extra=nobody), UnavailableError, "does not answer")
+    nobody = f"http://127.0.0.1:{free_port()}"
+    refused(s3.store(bucket, endpoint=nobody), UnavailableError, "does not answer")
 
 
 def test_a_key_that_no_path_can_have_is_told(s3: S3) -> None:

@@ -454,9 +454,9 @@ def test_a_store_that_is_away_fails_the_plan_and_changes_nothing(
     place.put("b.jsonl", lines(10, 20))
     batch = plan(ledger, spec, "r2").batch.batch_id
     source, found = open_source(spec), claimed(ledger, batch)
-    nobody = {"region_name": "us-east-1", "endpoint_url": f"http://127.0.0.1:{free_port()}"}
+    nobody = f"http://127.0.0.1:{free_port()}"
     with monkeypatch.context() as patch:
-        patch.setenv(f"AIRFLOW_CONN_{CONNECTION.upper()}", s3.connection(extra=nobody))
+        patch.setenv(f"AIRFLOW_CONN_{CONNECTION.upper()}", s3.connection(nobody))
         begun = time.monotonic()
         for call in (lambda: plan(ledger, spec, "r3"), lambda: source.check(found, batch)):
             with pytest.raises(UnavailableError, match="does not answer"):

@@ -56,8 +56,7 @@ def prefix(bench: Workbench, s3: S3) -> Prefix:
 
 def through(wire: HttpWire, s3: S3, patch: pytest.MonkeyPatch) -> None:
     """Reach the server through the wire from here on."""
-    extra = {"region_name": "us-east-1", "endpoint_url": wire.address}
-    patch.setenv(f"AIRFLOW_CONN_{CONNECTION.upper()}", s3.connection(extra=extra))
+    patch.setenv(f"AIRFLOW_CONN_{CONNECTION.upper()}", s3.connection(wire.address))
 
 
 def read(prefix: Prefix) -> list[str]:

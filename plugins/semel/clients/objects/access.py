@@ -28,6 +28,21 @@ from semel.errors import TerminalError
 URL = r"^(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/[^\s?#@]*)?$"
 """s3://bucket/prefix, gs://bucket/prefix or az://container/prefix."""
 
+
+def checked_url(found: object) -> object:
+    """What is no such URL is a ValueError in words of its own: who puts a login into a URL is not
+    to read it in a log.
+    """
+    if isinstance(found, str) and not re.fullmatch(URL, found):
+        raise ValueError(
+            "is no URL such as s3://bucket/prefix, gs://bucket/prefix or az://container/prefix;"
+            " a login belongs in a connection"
+        )
+    if isinstance(found, str) and {".", "..", ""} & {*found.rstrip("/").split("/")[3:]}:
+        raise ValueError("has an empty part or one of dots; write the prefix without")
+    return found
+
+
 CONNECT_SECONDS, IDLE_SECONDS, TRIES = 2, 3, 2
 """Bounds of one call, which is tried twice: a store that is away is told of in ten seconds."""
 
@@ -79,6 +94,11 @@ class Place:
             raise TerminalError("the URL is none such as s3://bucket/prefix; correct it")
         split = urlsplit(url)
         return cls(service=split.scheme, bucket=split.netloc, prefix=split.path.strip("/"))
+
+    @property
+    def dataset(self) -> tuple[str, str]:
+        """Namespace and name by OpenLineage's rules."""
+        return f"{self.service}://{self.bucket}", self.prefix or "/"
 
     def __str__(self) -> str:
         return f"{self.service}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")

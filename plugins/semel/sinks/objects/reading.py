@@ -1,15 +1,13 @@
 """Output below a prefix, for readers who do not see the archive: by the copies of markers."""
 
-import io
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, Self
 
 import pyarrow as pa
 from pyarrow import fs
 
-from semel.clients.objects import Object, Store
+from semel.clients.objects import Store
+from semel.clients.objects.file import ObjectFile
 from semel.errors import CorruptionError, RetryableError
 from semel.model.manifest import MarkedFile
 from semel.sinks.objects.notes import CHECKSUM, MARKERS
@@ -68,36 +66,6 @@ class _Disk(fs.FSSpecHandler):
                 f"{self._store.place}/{path} is not the object that its marker lists: somebody has "
                 "deleted or replaced it; or it was replayed and collected since: open it anew"
             )
-        return pa.PythonFile(_Reading(self._store, found), mode="r")
+        return pa.PythonFile(ObjectFile(self._store, path, found.etag, found.size), mode="r")
 
     open_input_stream = open_input_file
-
-
-class _Reading(io.RawIOBase):
-    """One version of an object, read by ranges."""
-
-    def __init__(self, store: Store, found: Object) -> None:
-        self._read: Any = partial(store.read, found.key, found.etag)
-        self._size, self._at = found.size, 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._read(self._at, min(self._at + len(buffer), self._size))
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)

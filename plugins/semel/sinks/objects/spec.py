@@ -47,7 +47,7 @@ class ObjectsSink(InFiles):
 
     def dataset(self, address: str) -> tuple[str, str]:  # noqa: ARG002 - the URL says it
         """Bucket and prefix."""
-        return f"{self.prefix.service}://{self.prefix.bucket}", self.prefix.prefix or "/"
+        return self.prefix.dataset
 
     def whereabouts(self) -> Place:
         """The prefix."""
@@ -70,18 +70,7 @@ class ObjectsSink(InFiles):
 
             return Prefix(url, connection)
 
-    @field_validator("url", mode="before")
-    @classmethod
-    def _url(cls, found: object) -> object:
-        # In words of its own: who puts a login into a URL is not to read it in a log.
-        if isinstance(found, str) and not re.fullmatch(URL, found):
-            raise ValueError(
-                "is no URL such as s3://bucket/prefix, gs://bucket/prefix or az://container/prefix;"
-                " a login belongs in a connection"
-            )
-        if isinstance(found, str) and {".", "..", ""} & {*found.rstrip("/").split("/")[3:]}:
-            raise ValueError("has an empty part or one of dots; write the prefix without")
-        return found
+    _url = field_validator("url", mode="before")(access.checked_url)
 
     @field_validator("archive")
     @classmethod

@@ -2,28 +2,18 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import field_validator
 
 from semel import settings
-from semel.declare import ddl
-from semel.declare.parts import (
-    GLOB,
-    Duration,
-    Model,
-    OnRefused,
-    Select,
-    Text,
-    Unknown,
-    path_problem,
-)
+from semel.declare.parts import GLOB, Duration, Model, Text, path_problem
 from semel.declare.place import Place
 from semel.formats.table import SOURCES, source_format
-from semel.sources.spec import Csv, Records
+from semel.sources.formatted import Formatted
 
 
 class Move(Model):
@@ -33,7 +23,7 @@ class Move(Model):
     """A folder below the source's, whose files the pattern does not find."""
 
 
-class FilesSource(Records):
+class FilesSource(Formatted):
     """Files that grow at their end, or appear."""
 
     page: ClassVar[str] = "files"
@@ -41,7 +31,8 @@ class FilesSource(Records):
     complete: ClassVar[str] = "complete record"
     awaited: ClassVar[str] = "the end of a last line, or of a file"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
-    aside: ClassVar[tuple[str, ...]] = (*Records.aside, "after_finalize")
+    aside: ClassVar[tuple[str, ...]] = (*Formatted.aside, "after_finalize")
+    pattern_of_time: ClassVar[str] = 'a pattern of the file names ("flights-%Y-%m-%d.jsonl")'
 
     type: Literal["files"]
     """The kind of source."""
@@ -60,39 +51,13 @@ class FilesSource(Records):
     it."""
 
     @property
-    def unit(self) -> str:  # type: ignore[override]
-        """What positions count: of rows, a file has no bytes that are a record."""
-        return source_format(self.format).unit
-
-    @classmethod
-    def unit_of(cls, stored: Mapping[str, Any]) -> str:
-        """As in `Records`."""
-        return source_format(stored["format"]).unit
-
-    @property
     def puts_away(self) -> bool:
         """Whether collect moves files that are finalized."""
         return self.after_finalize != "keep"
 
-    @property
-    def beside(self) -> dict[str, str]:
-        """All columns, where a record is a row and has no text."""
-        is_rows = source_format(self.format).sealed
-        return {name: f"column {name}" for name in self.columns} if is_rows else {}
-
-    @property
-    def on_refused_or_default(self) -> OnRefused:
-        """What is declared, or what is right for the selection."""
-        by_interval = self.select is Select.INTERVAL
-        return self.on_refused or (OnRefused.FAIL if by_interval else OnRefused.WARN)
-
     def describe(self) -> str:
         """Its path and format."""
         return f"`{self.path}`, {self.format}"
-
-    def selected_by(self) -> str:
-        """What gives a file its time."""
-        return f"`{self.interval_from}`"
 
     def folder(self) -> Path:
         """The folder before the first part of `path` with a wildcard."""
@@ -126,13 +91,6 @@ class FilesSource(Records):
 
     def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from super()._problems()
-        if self.select is Select.INTERVAL and self.interval_from is None:
-            yield ("interval_from",), (
-                "is missing: select: interval needs a pattern of the file names "
-                '("flights-%Y-%m-%d.jsonl") or "mtime"'
-            )
-        if self.select is Select.ARRIVAL and self.interval_from is not None:
-            yield ("interval_from",), "has no meaning with select: arrival; leave it out"
         if self.interval_from not in (None, "mtime") and not _reads_dates(self.interval_from):
             yield ("interval_from",), (
                 f"{self.interval_from!r} is not a strptime pattern of a file name with a date: "
@@ -140,18 +98,6 @@ class FilesSource(Records):
             )
         if self.after_finalize != "keep" and (why := self._why_not_moved(self.after_finalize.move)):
             yield ("after_finalize", "move"), why
-        form = source_format(self.format)
-        for name, text in self.columns.items():
-            if why := form.refuses.get(ddl.parse(text).word):
-                yield ("schema", name), f"{text}: {why}"
-        if form.unknown and self.unknown is not Unknown.IGNORE:
-            yield ("unknown",), (
-                f"{self.unknown} has no meaning with format: {self.format}: {form.unknown}; leave "
-                "it out"
-            )
-        if self.format != "csv" and self.csv != Csv():
-            yield ("csv",), f"has no meaning with format: {self.format}; leave it out"
-
 
     def _why_not_moved(self, folder: str) -> str | None:
         """Why files cannot go into a folder once they are read."""

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from semel.clients.objects import Store
+from semel.clients.objects.file import ObjectFile
 from semel.declare.context import Context
 from semel.errors import LimitError, SourceError
 from semel.formats import declared as formats
@@ -22,7 +23,7 @@ from semel.formats.table import source_format
 from semel.model.batch import Claim
 from semel.sources import Known, Look, Matched, Partition, Window, Word
 from semel.sources.objects import matching, probe
-from semel.sources.objects.content import ObjectContent, ObjectFile, packing, unpacked
+from semel.sources.objects.content import ObjectContent, packing, unpacked
 from semel.sources.objects.listing import (
     ObjectListing,
     ObjectPart,

@@ -1,25 +1,23 @@
 """The declaration of objects of a store as a source."""
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from semel.clients.objects.access import URL, Place
-from semel.declare import ddl
-from semel.declare.parts import OnRefused, Select, Text, Unknown
+from semel.clients.objects.access import URL, Place, checked_url
+from semel.declare.parts import Select, Text
 from semel.declare.place import reached
-from semel.formats.table import SOURCES, source_format
+from semel.formats.table import SOURCES
+from semel.sources.formatted import Formatted
 from semel.sources.messages import CONNECTION
 from semel.sources.objects.times import Times
-from semel.sources.spec import Csv, Records
 
 if TYPE_CHECKING:
     from semel.clients.objects import Store
 
 
-class ObjectsSource(Records):
+class ObjectsSource(Formatted):
     """Objects below a prefix, each whole when it appears."""
 
     page: ClassVar[str] = "objects"
@@ -28,7 +26,8 @@ class ObjectsSource(Records):
     awaited: ClassVar[str] = "an object that can be read"
     expires: ClassVar[str] = "somebody, or a rule of the store, has deleted what was read"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
-    aside: ClassVar[tuple[str, ...]] = (*Records.aside, "connection", "ordered")
+    aside: ClassVar[tuple[str, ...]] = (*Formatted.aside, "connection", "ordered")
+    pattern_of_time: ClassVar[str] = 'a pattern of the keys ("dt=%Y-%m-%d/")'
 
     type: Literal["objects"]
     """The kind of source."""
@@ -53,28 +52,6 @@ class ObjectsSource(Records):
     key that appears before is never read."""
 
     @property
-    def unit(self) -> str:  # type: ignore[override]
-        """What positions count: of rows, an object has no bytes that are a record."""
-        return source_format(self.format).unit
-
-    @classmethod
-    def unit_of(cls, stored: Mapping[str, Any]) -> str:
-        """As in `Records`."""
-        return source_format(stored["format"]).unit
-
-    @property
-    def beside(self) -> dict[str, str]:
-        """All columns, where a record is a row and has no text."""
-        is_rows = source_format(self.format).sealed
-        return {name: f"column {name}" for name in self.columns} if is_rows else {}
-
-    @property
-    def on_refused_or_default(self) -> OnRefused:
-        """What is declared, or what is right for the selection."""
-        by_interval = self.select is Select.INTERVAL
-        return self.on_refused or (OnRefused.FAIL if by_interval else OnRefused.WARN)
-
-    @property
     def connections(self) -> tuple[str, ...]:
         """The Airflow connection, where one is declared."""
         return (self.connection,) if self.connection else ()
@@ -95,53 +72,18 @@ class ObjectsSource(Records):
         where = reached(self.connection, None) if self.connection else "by the machine's role"
         return f"objects below `{self.url}` ({where}), {self.format}"
 
-    def selected_by(self) -> str:
-        """What gives an object its time."""
-        return f"`{self.interval_from}`"
-
     def datasets(self, claimed: Callable[[], Iterable[str]]) -> list[tuple[str, str]]:  # noqa: ARG002
         """The prefix."""
-        place = Place.of(self.url)
-        return [(f"{place.service}://{place.bucket}", place.prefix or "/")]
+        return [Place.of(self.url).dataset]
 
-    @field_validator("url", mode="before")
-    @classmethod
-    def _url(cls, found: object) -> object:
-        # In words of its own: who puts a login into a URL is not to read it in a log.
-        if isinstance(found, str) and not re.fullmatch(URL, found):
-            raise ValueError(
-                "is no URL such as s3://bucket/prefix, gs://bucket/prefix or az://container/prefix;"
-                " a login belongs in a connection"
-            )
-        if isinstance(found, str) and {".", "..", ""} & {*found.rstrip("/").split("/")[3:]}:
-            raise ValueError("has an empty part or one of dots; write the prefix without")
-        return found
+    _url = field_validator("url", mode="before")(checked_url)
 
     def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from super()._problems()
-        by_interval = self.select is Select.INTERVAL
-        if by_interval and self.interval_from is None:
-            yield ("interval_from",), (
-                'is missing: select: interval needs a pattern of the keys ("dt=%Y-%m-%d/") or '
-                '"mtime"'
-            )
-        if not by_interval and self.interval_from is not None:
-            yield ("interval_from",), "has no meaning with select: arrival; leave it out"
         if self.interval_from and (why := self.times.problem()):
             yield ("interval_from",), why
-        if self.ordered and by_interval:
+        if self.ordered and self.select is Select.INTERVAL:
             yield ("ordered",), "has no meaning with select: interval; leave it out"
-        form = source_format(self.format)
-        for name, text in self.columns.items():
-            if why := form.refuses.get(ddl.parse(text).word):
-                yield ("schema", name), f"{text}: {why}"
-        if form.unknown and self.unknown is not Unknown.IGNORE:
-            yield ("unknown",), (
-                f"{self.unknown} has no meaning with format: {self.format}: {form.unknown}; leave "
-                "it out"
-            )
-        if self.format != "csv" and self.csv != Csv():
-            yield ("csv",), f"has no meaning with format: {self.format}; leave it out"
 
 
 DECLARED = (ObjectsSource,)

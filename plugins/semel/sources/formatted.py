@@ -1,0 +1,65 @@
+"""Records in parts of a format: what the declarations of files and of objects have alike."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from semel.declare import ddl
+from semel.declare.parts import OnRefused, Select, Unknown
+from semel.formats.table import source_format
+from semel.sources.spec import Csv, Records
+
+
+class Formatted(Records):
+    """`pattern_of_time`: what `interval_from` may be, as a person is told who left it out."""
+
+    pattern_of_time: ClassVar[str]
+
+    if TYPE_CHECKING:  # Each kind says in words of its own what they are.
+        format: str
+        interval_from: str | None
+
+    @property
+    def unit(self) -> str:  # type: ignore[override]
+        """What positions count: of rows, a part has no bytes that are a record."""
+        return source_format(self.format).unit
+
+    @classmethod
+    def unit_of(cls, stored: Mapping[str, Any]) -> str:
+        """As in `Records`."""
+        return source_format(stored["format"]).unit
+
+    @property
+    def beside(self) -> dict[str, str]:
+        """All columns, where a record is a row and has no text."""
+        is_rows = source_format(self.format).sealed
+        return {name: f"column {name}" for name in self.columns} if is_rows else {}
+
+    @property
+    def on_refused_or_default(self) -> OnRefused:
+        """What is declared, or what is right for the selection."""
+        by_interval = self.select is Select.INTERVAL
+        return self.on_refused or (OnRefused.FAIL if by_interval else OnRefused.WARN)
+
+    def selected_by(self) -> str:
+        """What gives a part its time."""
+        return f"`{self.interval_from}`"
+
+    def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        yield from super()._problems()
+        if self.select is Select.INTERVAL and self.interval_from is None:
+            yield ("interval_from",), (
+                f'is missing: select: interval needs {self.pattern_of_time} or "mtime"'
+            )
+        if self.select is Select.ARRIVAL and self.interval_from is not None:
+            yield ("interval_from",), "has no meaning with select: arrival; leave it out"
+        form = source_format(self.format)
+        for name, text in self.columns.items():
+            if why := form.refuses.get(ddl.parse(text).word):
+                yield ("schema", name), f"{text}: {why}"
+        if form.unknown and self.unknown is not Unknown.IGNORE:
+            yield ("unknown",), (
+                f"{self.unknown} has no meaning with format: {self.format}: {form.unknown}; leave "
+                "it out"
+            )
+        if self.format != "csv" and self.csv != Csv():
+            yield ("csv",), f"has no meaning with format: {self.format}; leave it out"
