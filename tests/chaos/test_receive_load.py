@@ -1,20 +1,28 @@
 """Many messages, each of them delivered again and again, to receivers that are killed."""
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fix_receive import Line, PubsubLine, Spooled, SqsLine
 from fixtures.batches.account import ids, run, settled
 from fixtures.batches.faults import Children
 from fixtures.batches.workbench import Workbench, events
+from fixtures.queue.nats import Nats
 from fixtures.queue.sqs import CONNECTION
 from fixtures.wait import wait_for
 from semel.ledger import Ledger
+
+TESTS = Path(__file__).parents[1]
 
 RETRIED = 20
 """A publisher sends one of so many events again: another message with the same id in its value."""
@@ -32,6 +40,8 @@ KILLED_SECONDS = 2
 
 LONG_SECONDS = 600
 """For the thief: the most that Pub/Sub takes."""
+
+WAITING = 10_000_000
 
 HOLD_SECONDS = {"nats": 1, "sqs": 3, "pubsub": 10}
 """The shortest deadlines that a receiver can keep; pstest takes none below Pub/Sub's own."""
@@ -143,6 +153,32 @@ def test_each_is_taken_once(
         f"{spooled - total} are repeats and {total} new; "
         f"the batch took {time.monotonic() - received:.1f} s"
     )
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800)
+def test_memory_does_not_grow_with_what_waits(nats: Nats, tmp_path: Path) -> None:
+    """Ten million messages behind it, and a receiver takes them all in less than 250 MB: no backlog
+    that a test makes in seconds shows a list that grows by a few bytes for each of them."""
+    stream = nats.stream(ack_wait=60)
+    nats.flood(stream, WAITING)
+    words = ["nats", stream, str(tmp_path / "spool"), "5"]
+    with open(tmp_path / "told", "wb") as told:
+        taking = psutil.Popen(
+            [sys.executable, "-m", "fixtures.queue.receiver", *words], cwd=TESTS, stdout=told,
+            env=os.environ | {"NATS_SERVERS": nats.servers}, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    peak = 0
+    while taking.poll() is None:
+        with suppress(psutil.NoSuchProcess):
+            peak = max(peak, taking.memory_info().rss)
+        time.sleep(0.05)
+    said = (tmp_path / "told").read_text()
+    print(f"{said.strip()}; at most {peak >> 20} MiB")
+    assert f"{WAITING:,} messages" in said
+    assert nats.unacknowledged(stream) == (0, 0)
+    assert peak < 250e6
+    nats.delete(stream)
 
 
 def killed(line: Spooled, children: Children, group: int, share: int) -> list[int]:
