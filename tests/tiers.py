@@ -3,7 +3,7 @@
 - `--tier quick` is `make test`: each test, of the matrices in SAMPLED a sample, and nothing that is
   marked `rest` or `proof`.
 - `--tier rest` is `make rest`, and CI runs both: what quick left out with the same SEMEL_SEED, of
-  one file in two, and of a matrix in SAMPLED of some cases, that the seed draws; and with more
+  one file in three, and of a matrix in SAMPLED of some cases, that the seed draws; and with more
   examples and steps the tests that draw some.
 - `--tier proof` is `make proof`: each case, and more examples of Hypothesis.
 - Without a tier, as by `pytest` and `make test T=...`: each case but those marked `proof`; and what
@@ -47,7 +47,7 @@ NOT_LONG = f"{NEVER} and not proof"
 REST_CASES, REST_SHARE = 2, 1 / 12
 """What rest takes of a matrix that quick has sampled: so many cases, or such a share if that is
 more."""
-REST_FILES = 1 / 2
+REST_FILES = 1 / 3
 """The share of the files that rest takes something of."""
 _GUARDED = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
 _OF_RULES = ("protocol", "postgres", "kafka", "queues", "objects", "bigquery", "aggregates")

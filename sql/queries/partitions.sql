@@ -6,35 +6,30 @@ SELECT source_version FROM semel.pipeline WHERE pipeline_id = :pipeline_id;
 -- name: touch
 UPDATE semel.pipeline SET source_version = source_version + 1 WHERE pipeline_id = :pipeline_id;
 
--- name: unsettled
--- What is shown, and which open partitions, are not settled: only these need to be looked at. Settled
--- is what is as it was, and was read to its end. No name or identity holds two slashes in a row.
-WITH shown AS (
-    SELECT s.*
-    FROM unnest(string_to_array(CAST(:names AS text), '//'),
-                string_to_array(CAST(:identities AS text), '//'),
-                string_to_array(CAST(:fingerprints AS text), '//'))
-             WITH ORDINALITY AS s (name, identity, fingerprint, place)
-), known AS (
-    SELECT p.source_partition_id, p.name, p.identity,
-           -- Nothing that is shown is without a fingerprint.
-           CASE WHEN NOT p.settled OR p.reached <> p.seen OR p.source_partition_id IN (
-                    SELECT c.source_partition_id FROM semel.claim AS c
-                    WHERE c.batch_id = ANY(CAST(:orphans AS bigint[])))
-                THEN '' ELSE p.fingerprint END AS fingerprint
+-- name: settled
+-- Of the open partitions, some ten thousand a row: how those looked that are settled, and the names
+-- of the others. Settled is what was read to its end, while it looks so: only the rest need be looked
+-- at. No name or identity holds two slashes in a row.
+WITH known AS (
+    SELECT p.*, p.settled AND p.reached = p.seen AND p.source_partition_id NOT IN (
+               SELECT c.source_partition_id FROM semel.claim AS c
+               WHERE c.batch_id = ANY(CAST(:orphans AS bigint[]))) AS is_over
     FROM semel.source_partition AS p
     WHERE p.pipeline_id = :pipeline_id AND p.retired_at IS NULL AND p.closed_at IS NULL
 )
-SELECT COALESCE(array_agg(s.place) FILTER (WHERE k.source_partition_id IS NULL), '{}') AS places,
-       COALESCE(array_agg(k.source_partition_id) FILTER (WHERE s.place IS NULL), '{}') AS partitions
-FROM shown AS s
-FULL JOIN known AS k USING (name, identity, fingerprint);
+SELECT string_agg(k.name || '//' || k.identity || '//' || k.fingerprint, E'//\n//')
+           FILTER (WHERE k.is_over) AS looks,
+       COALESCE(array_agg(k.name) FILTER (WHERE NOT k.is_over), '{}') AS others
+FROM known AS k
+GROUP BY k.source_partition_id / 10000;
 
--- name: by_id
+-- name: open
+-- The open partitions of some names.
 SELECT p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p.settled, p.reached,
        p.seen, p.evidence, false AS closed
 FROM semel.source_partition AS p
-WHERE p.source_partition_id = ANY(CAST(:partitions AS bigint[]))
+WHERE p.pipeline_id = :pipeline_id AND p.retired_at IS NULL AND p.closed_at IS NULL
+  AND p.name = ANY(CAST(:names AS text[]))
 ORDER BY p.source_partition_id;
 
 -- name: state

@@ -10,8 +10,10 @@ from airflow.sdk import Connection
 
 from fixtures.batches.workbench import Workbench
 from semel.airflow import surroundings
+from semel.clients.objects import Object
 from semel.clients.objects.access import Place, opened
-from semel.errors import SpecError
+from semel.errors import SpecError, TerminalError
+from semel.sources.objects import listing
 from semel.sources.objects.listing import Scope
 from semel.sources.objects.times import FOLDERS_MAX, Times
 
@@ -107,6 +109,27 @@ def test_what_a_listing_is_of() -> None:
     after = Scope(after="a.jsonl")
     assert "b" in after and "a.jsonl" not in after and "A" not in after
     assert "\uffff" not in Scope(after="\U00010000") and "\U00010001" in Scope(after="\U00010000")
+
+
+def test_a_listing_is_in_order_and_cut_as_a_list_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns stand for the objects: the oldest first, and of one time by their keys; any slice,
+    and a walk over them, gives what a list of them would."""
+    monkeypatch.setattr(listing, "_ROWS_AT_ONCE", 3)
+    times = [day(2), day(1), day(2), day(3), day(1), day(2), day(2)]
+    objects = [Object(key=f"{n}.jsonl", size=n + 1, etag=f"e/{n}", modified=when)
+               for n, when in enumerate(times)]  # fmt: skip
+    store = SimpleNamespace(list=lambda *_: iter([objects[:2], [], objects[2:]]))
+    declared = SimpleNamespace(pattern="*", interval_from=None, ordered=False, url="s3://b")
+    shown = listing.list_objects(SimpleNamespace(declared=declared), store, Scope())
+    parts = [listing.part_of(one) for one in sorted(objects, key=lambda o: (o.modified, o.key))]
+    assert list(shown.found) == parts and len(shown.found) == 7
+    for cut in (slice(None), slice(2, 5), slice(-2, None), slice(9, None)):
+        assert shown.found[cut] == parts[cut]
+    assert shown.found[-1] == parts[-1] and parts[0].fingerprint == "2:e|1"
+    assert shown.shows(["3.jsonl", "9.jsonl"]) == {"3.jsonl"}
+    objects.append(objects[4])
+    with pytest.raises(TerminalError, match="two objects that the client calls '4.jsonl'"):
+        listing.list_objects(SimpleNamespace(declared=declared), store, Scope())
 
 
 KEY = {"gcs_base_url": "http://127.0.0.1:9", "disable_oauth": True, "client_email": "a@b",

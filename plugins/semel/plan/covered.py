@@ -24,11 +24,12 @@ def sees_all(request: Request, survey: Survey, draft: Draft) -> bool:
     refused = (*survey.refusals, *draft.refused)
     if any(item.when is None or in_window(item.when, request.window) for item in refused):
         return False
-    inside = {item.name for item in survey.shown.found if in_window(item.when, request.window)}
-    dated = request.spec.source.dated
+    waiting = {offer.name for offer in survey.matched.offers if offer.end < offer.ahead}
+    if not waiting or not request.spec.source.dated:
+        return not waiting
     return not any(
-        offer.end < offer.ahead and (offer.name in inside or not dated)
-        for offer in survey.matched.offers
+        item.name in waiting and in_window(item.when, request.window)
+        for item in survey.shown.found
     )
 
 

@@ -1,7 +1,7 @@
 """Why a plan found nothing to take: what its source shows, and which batches have it."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 
@@ -45,21 +45,23 @@ class Idle:
 
 def why(ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey) -> Idle:
     """Explain why a plan takes nothing. Asks the ledger about the newest names only."""
-    own = [found for found in survey.shown.found if in_window(found.when, request.window)]
-    names = [found.name for found in own[-NAMES_ASKED_MAX :]]
+    waiting = [offer.name for offer in survey.matched.offers if offer.end < offer.ahead]
+    own: Sequence[Found] = survey.shown.found
+    if request.window is not None:
+        own = [found for found in own if in_window(found.when, request.window)]
+    asked = waiting and {found.name for found in own}
     holders = ledger.rows(
         "look",
         "holders",
         pipeline_id=pipeline.pipeline_id,
-        names=names,
+        names=[found.name for found in own[-NAMES_ASKED_MAX:]],
         count=HOLDERS_SHOWN,
     )
-    offers, asked = survey.matched.offers, {found.name for found in own}
     return Idle(
         interval=request.interval,
         shown=len(own),
         holders=tuple(Holder(**{**r, "status": BatchStatus(r["status"])}) for r in holders),
-        waiting=tuple(o.name for o in offers if o.end < o.ahead and o.name in asked),
+        waiting=tuple(name for name in waiting if name in asked),
         elsewhere=_elsewhere(request, survey),
         schedule=request.spec.schedule,
     )

@@ -12,6 +12,7 @@ from functools import partial
 
 import sqlalchemy as sa
 
+from semel.clients.sql import query
 from semel.ledger import Ledger, Row, change, row, rows
 from semel.sources import Gone, Known, Offer, Partition, Range, Refusal, Shown, Spans
 
@@ -26,39 +27,47 @@ def touch(connection: sa.Connection, pipeline_id: int) -> None:
     change(connection, "partitions", "touch", pipeline_id=pipeline_id)
 
 
-def known(
-    ledger: Ledger,
-    connection: sa.Connection,
-    pipeline_id: int,
-    shown: Shown,
-    orphans: Iterable[int] = (),
-) -> Known:
-    """What the ledger knows about the things shown. An orphan's claims do not count as settled."""
-    found = shown.found
-    other = row(
-        connection,
-        "partitions",
-        "unsettled",
-        pipeline_id=pipeline_id,
-        orphans=list(orphans),
-        # Joined as text: psycopg inspects each element of a list, and there may be very many.
-        names=_texts([item.name for item in found]),
-        identities=_texts([item.identity for item in found]),
-        fingerprints=_texts([item.fingerprint for item in found]),
-    )
-    asked = other["partitions"]
-    partitions = rows(connection, "partitions", "by_id", partitions=asked) if asked else []
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What the ledger holds of a source, read at one time: how the open partitions looked that are
+    settled, the names of the others, and what the last plan refused.
+    """
+
+    settled: set[str]
+    others: list[str]
+    refused: list[Refusal]
+
+    def known(self, ledger: Ledger, pipeline_id: int, shown: Shown) -> Known:
+        """What the ledger knows about the things shown. Called once: it takes them out here."""
+        left, unsettled = self.settled, []
+        for item in shown.found:  # There may be very many.
+            look = f"{item.name}//{item.identity}//{item.fingerprint}"
+            if look in left:
+                left.remove(look)
+            else:
+                unsettled.append(item)
+        asked = [*self.others, *(look.partition("//")[0] for look in left)]
+        partitions = (
+            ledger.rows("partitions", "open", pipeline_id=pipeline_id, names=asked) if asked else []
+        )
+        return Known(
+            partitions=[Partition(**r) for r in partitions],
+            unsettled=unsettled,
+            refused=self.refused,
+            rows=partial(ledger.rows, pipeline_id=pipeline_id),
+        )
+
+
+def held(connection: sa.Connection, pipeline_id: int, orphans: Iterable[int] = ()) -> Held:
+    """What the ledger holds. An orphan's claims do not count as settled."""
+    values = {"pipeline_id": pipeline_id, "orphans": list(orphans)}
+    settled: set[str] = set()
+    others: list[str] = []
+    for looks, names in connection.execute(query("partitions", "settled"), values):
+        settled.update(looks.split("//\n//") if looks else ())
+        others += names
     refused = rows(connection, "partitions", "refused", pipeline_id=pipeline_id)
-    return Known(
-        partitions=[Partition(**r) for r in partitions],
-        unsettled=[found[place - 1] for place in sorted(other["places"])],
-        refused=[Refusal(**r) for r in refused],
-        rows=partial(ledger.rows, pipeline_id=pipeline_id),
-    )
-
-
-def _texts(texts: list[str]) -> str | None:
-    return "//".join(texts) if texts else None
+    return Held(settled=settled, others=others, refused=[Refusal(**r) for r in refused])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,13 @@
 """survey, the first step of plan: what there is to take, and what is refused. Changes nothing.
 
 How it works:
-1. ask the source what it shows, outside any transaction;
-2. read what the ledger knows about that, and let the source match the two;
+1. ask the source what it shows, outside any transaction, and read meanwhile what the ledger knows;
+2. let the source match the two;
 3. read which ranges of the offers are unclaimed, and which are missing from what is gone.
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,6 +20,7 @@ from semel.model.batch import Batch, Log, Pipeline
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 from semel.plan import partitions
+from semel.plan.partitions import Held, State
 from semel.sources import (
     Found,
     Gone,
@@ -106,20 +108,28 @@ def steadily(pipeline: str, ask: Callable[[], _T]) -> _T:
 def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
     """Survey the source and the ledger. FileNotFoundError: look again.
 
-    The version is read first, so that any later change shows under the lock.
+    The version is read before anything else of the ledger, so that any later change shows under the
+    lock.
     """
     spec, pipeline_id = request.spec, pipeline.pipeline_id
     source = open_source(spec)
     if request.key is not None:
         source = source.narrowed(request.window, partial(ledger.rows, pipeline_id=pipeline_id))
-    shown = source.discover()
+
+    def read() -> tuple[State, Held, list[Partition], Spans]:
+        silent = spec.limits.orphan_after.total_seconds()
+        with ledger.transaction() as connection:
+            state = partitions.state(connection, pipeline_id, request.key, silent)
+            held = partitions.held(connection, pipeline_id, state.orphans)
+            return state, held, *partitions.unaccounted(connection, pipeline_id)
+
+    with ThreadPoolExecutor(1) as thread:
+        reading = thread.submit(read)
+        shown = source.discover()
+        state, held, before, spans = reading.result()
     for note in shown.notes:
         request.log(note)
-    with ledger.transaction() as connection:
-        silent = spec.limits.orphan_after.total_seconds()
-        state = partitions.state(connection, pipeline_id, request.key, silent)
-        known = partitions.known(ledger, connection, pipeline_id, shown, state.orphans)
-        before, spans = partitions.unaccounted(connection, pipeline_id)
+    known = held.known(ledger, pipeline_id, shown)
     matched = source.match(shown, known, request.window)
     offers = [offer for offer in matched.offers if offer.known]
     ends = {o.known.source_partition_id: o.end for o in offers if o.end}

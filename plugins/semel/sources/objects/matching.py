@@ -139,8 +139,9 @@ def _gone(shown: ObjectListing, known: Known) -> list[Gone]:
     them any more.
     """
     gone, over = [], []
+    there = shown.shows([k.name for k in known.partitions])
     for k in known.partitions:
-        if k.name in shown.names:
+        if k.name in there:
             continue
         if k.settled and k.reached >= k.seen:
             over.append(k)

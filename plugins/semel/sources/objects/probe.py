@@ -3,7 +3,7 @@
 from semel.clients.objects import Store
 from semel.declare.context import Context
 from semel.sources import Look
-from semel.sources.objects.listing import ObjectPart
+from semel.sources.objects.listing import Parts
 
 _REMEDY = (
     "install semel[objects] there, let it reach the store, and export the connection's variable "
@@ -11,7 +11,7 @@ _REMEDY = (
 )
 
 
-def probe(context: Context, found: list[ObjectPart]) -> tuple[str, Look]:
+def probe(context: Context, found: Parts) -> tuple[str, Look]:
     """As `Source.probe`. Executors are to list the store, and to read its newest object."""
     declared, newest = context.declared, found[-1:]
     told = f"{len(found)} objects of {context.name} in {declared.url}"

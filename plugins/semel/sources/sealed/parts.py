@@ -7,6 +7,7 @@ when something with its key turns up.
 """
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -33,7 +34,7 @@ class Part:
 class Listing(Shown):
     """All parts, oldest first. Not `complete`: what is not listed may be there all the same."""
 
-    found: list[Part]
+    found: Sequence[Part]
     complete: bool
 
 
