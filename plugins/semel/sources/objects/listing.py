@@ -107,8 +107,8 @@ def list_objects(context: Context, store: Store, scope: Scope) -> ObjectListing:
                         refused.append(_without_time(part_of(one), declared.interval_from))
                         continue
                 rows.append((one.key, one.size, _etag(one), one.modified, when))
-            for column, values, kind in zip(columns, zip(*rows, strict=True), _COLUMNS.types, strict=bool(rows)):
-                column.append(pa.array(values, kind))
+            for at, values in enumerate(zip(*rows, strict=True)):
+                columns[at].append(pa.array(values, _COLUMNS.types[at]))
     # One after the other, so that two copies are there of one column at most.
     whole = [pa.concat_arrays([pa.array([], kind), *columns.pop(0)]) for kind in _COLUMNS.types]
     table = pa.table(whole, schema=_COLUMNS)
