@@ -131,7 +131,7 @@ venv: check
 	"$(PYTHON)" -m venv --clear .venv; \
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv; \
 	.venv/bin/python -m uv pip install --python .venv/bin/python --compile-bytecode \
-		-c constraints.txt -e '.[local,demo,postgres,kafka,avro,sqs,pubsub,bigquery,nats,objects,openlineage,test]' \
+		-c constraints.txt -e '.[local,demo,postgres,kafka,avro,sqs,pubsub,bigquery,nats,objects,delta,openlineage,test]' \
 		2>&1 | grep --line-buffered -v '^ [-+~] '; \
 	made_from > .venv/.made-from
 	@rm -rf plugins/*.egg-info

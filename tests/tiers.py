@@ -50,7 +50,9 @@ more."""
 REST_FILES = 1 / 3
 """The share of the files that rest takes something of."""
 _GUARDED = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
-_OF_RULES = ("protocol", "postgres", "kafka", "queues", "objects", "bigquery", "aggregates")
+_OF_RULES = (
+    "protocol", "postgres", "kafka", "queues", "objects", "delta", "bigquery", "aggregates",
+)  # fmt: skip
 PAGES = [ROOT / "docs" / f"{name}.md" for name in _OF_RULES]
 """Those with tables "Guards"."""
 

@@ -25,6 +25,7 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
+from deltalake import DeltaTable
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import bigquery
 from psycopg.rows import dict_row
@@ -100,7 +101,8 @@ def _read(spec: Spec) -> Found:
     found = Found()
     places, names = [], {}
     roots = {"sink": spec.sink_path(), "archive": layout.of(spec)}
-    kinds = {"postgres": _Table, "kafka": _Topic, "bigquery": _Loaded, "objects": _Objects}
+    kinds = {"postgres": _Table, "kafka": _Topic, "bigquery": _Loaded, "objects": _Objects,
+             "delta": _Committed}  # fmt: skip
     table = None if roots["sink"] else kinds[spec.sink.type](spec)
     for path in sorted((roots["archive"] / "markers").glob("b*.json")):
         marker = json.loads(path.read_text())
@@ -251,6 +253,17 @@ class _Loaded(_Table):
         assert len(rows) == counts["data"], f"batch {batch}: {len(rows)} rows, {counts}"
         assert {row["_semel_seq"] for row in rows} <= {marker["commit_seq"]}
         return rows
+
+
+class _Committed(_Loaded):
+    """The same of a Delta table in a folder."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.rows, self.notes = {}, {}
+        files = DeltaTable(spec.sink.address).file_uris()
+        rows = [row for uri in files for row in pq.read_table(uri.removeprefix("file://")).to_pylist()]
+        for row in sorted(rows, key=lambda row: row["_semel_offset"]):
+            self.rows.setdefault(row["_semel_batch"], []).append(row)
 
 
 class _Objects(_Table):

@@ -34,6 +34,7 @@ SINKS = {
     "upsert": {**_TABLE, "mode": "upsert", "key": ["id"]},
     "bigquery": DECLARED,
     "objects": {"type": "objects", "connection": CONNECTION, "format": "parquet"},
+    "delta": {"type": "delta", "table": "out/table"},
     "topic": {"type": "kafka", "connection": "broker", "topic": "events", "key": "id"},
 }
 """The sinks of the scene. Tables need the fixture `table`, BigQuery's `events_loaded`, objects

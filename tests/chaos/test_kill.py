@@ -67,6 +67,9 @@ OF_LOADS = ("sink.before_load", "sink.after_load")
 OF_PUTS = ("sink.before_put", "sink.after_put", "sink.before_copy", "sink.after_copy")
 """What only objects as a sink pass."""
 
+OF_COMMITS = ("sink.before_file", "sink.after_file", "sink.before_delta", "sink.after_delta")
+"""What only a Delta table as a sink passes."""
+
 REPLACES = ("finalize.before_replace", "finalize.before_rename", "finalize.after_rename")
 OF_REPLAYS = (
     "replay.before_write", "replay.after_write", *REPLACES, "collect.before_removed",
@@ -89,7 +92,7 @@ BEHIND_COMMIT = ("finalize", "sink", "accept", "adopt")
 OF_UPSERT = ("finalize", "sink")
 """All else is the same in both modes of a table, and where a service is the sink."""
 
-TAKE_NO_REPLAY = ("upsert", "bigquery", "topic")
+TAKE_NO_REPLAY = ("upsert", "bigquery", "delta", "topic")
 
 
 def scripts(sink: str, point: str) -> list[str]:
@@ -115,9 +118,10 @@ def points(sink: str) -> list[str]:
     """What is passed on the way to a sink; of others only what append does not pass alike."""
     own = {
         "append": OF_TABLES, "upsert": OF_TABLES, "topic": OF_TOPICS, "bigquery": OF_LOADS,
-        "objects": OF_PUTS,
+        "objects": OF_PUTS, "delta": OF_COMMITS,
     }  # fmt: skip
-    not_passed = {*OF_TABLES, *OF_TOPICS, *OF_LOADS, *OF_PUTS}.difference(own.get(sink, ()))
+    all_of = {*OF_TABLES, *OF_TOPICS, *OF_LOADS, *OF_PUTS, *OF_COMMITS}
+    not_passed = all_of.difference(own.get(sink, ()))
     passed = [point for point in failpoints.points() if point not in not_passed]
     if sink == "files":
         return passed

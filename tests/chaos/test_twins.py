@@ -118,6 +118,13 @@ def test_finalize_twice_at_once_into_bigquery(
     test_finalize_twice_at_once(Scene(bench, ledger, "bigquery"), point, 1)
 
 
+# Attacks F9, DL2.
+@pytest.mark.parametrize("point", ["sink.before_delta", "sink.after_delta", "sink.after_publish"])
+def test_finalize_twice_at_once_into_delta(bench: Workbench, ledger: Ledger, point: str) -> None:
+    """The same where a commit makes the output: one of the two has it."""
+    test_finalize_twice_at_once(Scene(bench, ledger, "delta"), point, 1)
+
+
 def test_remove_folder_meets_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that another process removes while it is measured is gone, and no error."""
     folder = tmp_path / "f0001"

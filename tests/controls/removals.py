@@ -226,6 +226,7 @@ def begin_under_any_name(judge: Callable) -> Callable:
 
 LANDING = "sinks.kafka.landing"
 LOADS = "sinks.bigquery.landing"
+COMMITS = "sinks.delta.landing"
 READING = "sources.kafka.messages:READING"
 MESSAGES = "sources.kafka.messages:messages"
 POINT = "\n        failpoints.point('finalize.before_rename')\n        "
@@ -683,6 +684,22 @@ OF_MINUTES: dict[str, Removal] = {
     "rows are counted before they are loaded": gives(f"{LOADS}:check_count"),
     "rows of a table of BigQuery are counted":
         code("sinks.bigquery.sink:BigQuerySink.rows", "found != wanted"),
+    "a commit is known by the manifest's digest":
+        code(f"{COMMITS}:app_id", ":{won.digest}", new=""),
+    "a commit names its batch":
+        code(f"{COMMITS}:_committed", "[Transaction(app_id(won), 1)]", new="[]"),
+    "a commit is not tried again by the library":
+        code(f"{COMMITS}:_committed", "max_commit_retries=0", new="max_commit_retries=9"),
+    "files that a vacuum took are put again":
+        code(f"{COMMITS}:presences", "any(gone)", new="False"),
+    "rows are looked for beside the commit":
+        code(f"{COMMITS}:presences", "table.count(now, won.batch_id)", new="0"),
+    "a Delta table is looked at before any work":
+        other("sinks.delta.table:Table._unfit", lambda _: lambda *_: iter(())),
+    "a bound of text is no less than what it is cut from":
+        code("sinks.delta.statistics:_high", "_above(value[:TEXT_MAX])", new="value[:TEXT_MAX]"),
+    "rows of a Delta table are counted":
+        code("sinks.delta.sink:DeltaSink.rows", "found != wanted"),
     "a task asks for the topic's id": gives("sources.kafka.claimed:check_topic"),
     "a deleted start is an error for a task":
         other(READING, lambda old: old | {"auto_offset_reset": "earliest"}),

@@ -18,6 +18,7 @@ from fixtures.batches.faults import dies_at
 from fixtures.batches.workbench import Workbench, events
 from fixtures.bigquery.outlet import BigTable
 from fixtures.contract.sinks import Files, Place
+from fixtures.delta.outlet import Delta
 from fixtures.kafka.outlet import Topic
 from fixtures.objects.outlet import Prefix
 from fixtures.postgres.warehouse import Table
@@ -39,6 +40,7 @@ from workers import NEEDS_BROKER
 
 SINKS = (
     "parquet", "jsonl", "csv", "append", "upsert", "bigquery", "objects", "objects-jsonl",
+    "delta", "delta-s3",
     pytest.param("topic", marks=NEEDS_BROKER),
 )  # fmt: skip
 WAIT_SECONDS = 30
@@ -55,6 +57,8 @@ def place(
     if request.param == "bigquery":
         return BigTable(bench, request.getfixturevalue("bigquery"), monkeypatch)
     kind, _, form = request.param.partition("-")
+    if kind == "delta":
+        return Delta(bench, request.getfixturevalue("s3") if form else None)
     if kind == "objects":
         return Prefix(bench, request.getfixturevalue("s3"), form or "parquet")
     return Files(bench, request.param)

@@ -72,14 +72,15 @@ KAFKA = ROOT / "docs" / "kafka.md"
 CHAIN = ROOT / "docs" / "chain.md"
 QUEUES = ROOT / "docs" / "queues.md"
 OBJECTS = ROOT / "docs" / "objects.md"
+DELTA = ROOT / "docs" / "delta.md"
 BIGQUERY = ROOT / "docs" / "bigquery.md"
 AGGREGATES = ROOT / "docs" / "aggregates.md"
-PAGES = (PROTOCOL, FILES, CHAIN, POSTGRES, KAFKA, QUEUES, OBJECTS, BIGQUERY, AGGREGATES)
+PAGES = (PROTOCOL, FILES, CHAIN, POSTGRES, KAFKA, QUEUES, OBJECTS, DELTA, BIGQUERY, AGGREGATES)
 """What holds rules. Those of one source or sink have a page of their own, and later ones also two
 letters.
 """
 
-RULE = re.compile(r"\b(?:PG|RP|KS|KP|CH|OB|BQ|AG|[PSCFGALRDHQW])[1-9][0-9]?\b")
+RULE = re.compile(r"\b(?:PG|RP|KS|KP|CH|OB|DL|BQ|AG|[PSCFGALRDHQW])[1-9][0-9]?\b")
 
 
 def rules() -> list[str]:

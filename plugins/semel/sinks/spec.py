@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from semel.model.manifest import MarkedFile
 
-KINDS = ("files", "objects", "postgres", "kafka", "bigquery")
+KINDS = ("files", "objects", "delta", "postgres", "kafka", "bigquery")
 """A kind is a folder here: `spec.py` holds its declaration, and `sink.opened` gives its Sink."""
 
 class Away(Protocol):

@@ -124,6 +124,24 @@ def opened(
         return _made(place, connection, text, idle), access.who
 
 
+def options(
+    place: Place,
+    connection: str | None,
+    find: Callable[[str], str | None] = settings.connection,
+) -> dict[str, str]:
+    """The same for another client of the same library, which takes it as texts. They have secrets.
+    """
+    text = None
+    if connection is not None:
+        text = text_of(connection, find, _EXAMPLES[_KINDS[place.service]])
+    access = _access(place, connection, text)
+    told = {**access.config, **{key: value for key, value in (access.keys or {}).items() if value}}
+    return {
+        "allow_http": "true", "connect_timeout": f"{CONNECT_SECONDS}s",
+        **{key: value if isinstance(value, str) else "true" for key, value in told.items()},
+    }  # fmt: skip
+
+
 def _access(place: Place, connection: str | None, text: str | None) -> Access:
     if connection is None or text is None:
         return Access(who="this machine's own credentials")

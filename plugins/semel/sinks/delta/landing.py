@@ -1,0 +1,155 @@
+"""How a batch lands: its files go below the table, and then one commit names them, or nothing.
+
+1. Each staged file is written anew with semel's two columns, under a name that the manifest gives.
+   No reader of the table sees it: it is in no commit.
+2. One commit adds the files, and sets the batch's transaction: an application's id, made of the
+   pipeline, the batch and the manifest's digest, at version 1. It is made through the handle by
+   which that was found to be absent, and not tried again by the library: where somebody has
+   committed meanwhile, it fails, and the table is looked at anew.
+
+What landed is a set of such ids, and no highest number: batches are finalized in any order.
+"""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction
+
+from semel import failpoints
+from semel.errors import RetryableError
+from semel.formats.parquetsink import ROW_GROUP_BYTES
+from semel.formats.pieces import gathered
+from semel.model.manifest import ManifestFile
+from semel.sinks import Presence, Won
+from semel.sinks.delta.statistics import Statistics
+from semel.sinks.delta.table import OWN, Table, with_own
+from semel.sinks.staged import check_count, staged
+
+PUTS_AT_ONCE = 2
+"""Files that are written at once: each takes a core, and its bytes are held."""
+
+COMMITS_MAX = 50
+"""How often a commit is tried in one publish, where others commit all the time."""
+
+# Keeps DL1.
+def app_id(won: Won) -> str:
+    """The application whose transaction a batch is, the same in each process."""
+    return f"semel:{won.pipeline}:{won.batch_id}:{won.digest}"
+
+
+def name_of(won: Won, file: ManifestFile) -> str:
+    """A file's name below the table, which no other batch, part or manifest has."""
+    return f"{file.final_path.rpartition('#')[2]}-{won.digest[:16]}.parquet"
+
+
+# Keeps DL2, DL3.
+def presences(table: Table, won: Won) -> list[Presence]:
+    """What is there of each file of a batch."""
+    now = table.now()
+    if now is None:
+        return [Presence.ABSENT] * len(won.files)
+    if now.transaction_version(app_id(won)) is None:
+        there = table.count(now, won.batch_id)
+        return [Presence.WRONG if there else Presence.ABSENT] * len(won.files)
+    gone = [table.size(name_of(won, file)) is None for file in won.files]
+    # A compaction has put others in the place of files; a vacuum before the commit has not.
+    active = {uri.rpartition("/")[2] for uri in now.file_uris()} if any(gone) else ()
+    return [
+        Presence.ABSENT if is_gone and name_of(won, file) in active else Presence.RIGHT
+        for file, is_gone in zip(won.files, gone, strict=True)
+    ]
+
+
+def land(table: Table, won: Won, missing: Sequence[ManifestFile]) -> None:
+    """Let a batch land, unless it has, or rows of its number are there.
+
+    RetryableError: others have committed all the time.
+    """
+    now = table.fit(won.schema)
+    landed = now.transaction_version(app_id(won)) is not None
+    if not landed and table.count(now, won.batch_id):
+        return  # The next look tells what they are.
+    # What is not named by a commit may have been taken away since.
+    files = missing if landed else won.files
+    with ThreadPoolExecutor(PUTS_AT_ONCE) as threads:
+        adds = list(threads.map(partial(_put, table, won), files))
+    if landed:
+        return
+    for _ in range(COMMITS_MAX):
+        failpoints.point("sink.before_delta")
+        if _committed(table, now, won, adds):
+            failpoints.point("sink.after_delta")
+            return
+        now = table.fit(won.schema)
+        if now.transaction_version(app_id(won)) is not None or table.count(now, won.batch_id):
+            return
+    raise RetryableError(
+        f"batch {won.batch_id}: others have committed to {table.address} {COMMITS_MAX} times "
+        "meanwhile; run finalize again"
+    )
+
+
+# Keeps DL2.
+def _committed(table: Table, now: DeltaTable, won: Won, adds: list[AddAction]) -> bool:
+    """Name the files in one commit. False: somebody has committed since the handle was made, or
+    the answer was lost: the next look tells.
+    """
+    about = CommitProperties(
+        app_transactions=[Transaction(app_id(won), 1)],
+        max_commit_retries=0,
+        custom_metadata={"semel": f"{won.pipeline} {won.batch_id}"},
+    )
+    with table.answers():
+        try:
+            now.create_write_transaction(
+                adds, mode="append", schema=now.schema(), partition_by=[], commit_properties=about
+            )
+        except CommitFailedError:
+            return False
+    return True
+
+
+def _put(table: Table, won: Won, file: ManifestFile) -> AddAction:
+    """Write a file below the table; or take the one of that name, which a twin has written."""
+    name = name_of(won, file)
+    with tempfile.TemporaryFile(dir=Path(file.staged_path).parent) as copy:
+        told = _write(copy, won, file)
+        copy.seek(0)
+        failpoints.point("sink.before_file")
+        table.put(name, copy.read())
+    failpoints.point("sink.after_file")
+    size = table.size(name)
+    if size is None:
+        raise RetryableError(
+            f"batch {won.batch_id}: {table.address}/{name} was removed as soon as it was written; "
+            "run finalize again, and let no vacuum run with a retention of minutes"
+        )
+    return AddAction(
+        path=name, size=size, partition_values={}, modification_time=int(time.time() * 1000),
+        data_change=True, stats=told.text(),
+    )  # fmt: skip
+
+
+# Keeps DL5.
+def _write(copy: IO[bytes], won: Won, file: ManifestFile) -> Statistics:
+    """The rows of a staged file with their batch and its place. Returns what is said of them."""
+    schema, told = with_own(won.schema), Statistics()
+    values = [pa.scalar(number, pa.int64()) for number in (won.batch_id, won.commit_seq)]
+    pieces = (pa.Table.from_batches([rows]) for rows in staged(won, [file]))
+    with pq.ParquetWriter(copy, schema, compression="zstd", compression_level=1) as writer:
+        for some in gathered(pieces, ROW_GROUP_BYTES):
+            for field, value in zip(OWN, values, strict=True):
+                some = some.append_column(field, pa.repeat(value, some.num_rows))
+            told.add(some := some.cast(schema))
+            writer.write_table(some)
+    check_count(won, told.rows, [file])
+    return told

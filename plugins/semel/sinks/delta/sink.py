@@ -1,0 +1,86 @@
+"""A Delta table as a sink: the files of a batch become visible by one commit.
+
+Purpose: make a committed batch's rows visible in a table, each once.
+How it works: the commit sets a transaction that is the batch's own, so it is found in the table
+whether the batch has landed, whoever commits and however often (`landing`).
+What it does not do: replace what is there, partition, compact. Somebody else may append, compact
+(OPTIMIZE) and vacuum.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from semel.declare.context import Context
+from semel.model.manifest import Kind, ManifestFile, Published, StagedFile
+from semel.sinks import MiscountError, Newest, Notes, Presence, Remote, Won
+from semel.sinks.delta import landing
+from semel.sinks.delta.table import Table
+
+_ALL = 1 << 62
+
+
+def opened(context: Context, address: str | None, looks: object) -> "DeltaSink":  # noqa: ARG001
+    """The table, which is not asked yet."""
+    return DeltaSink(Table(context.declared), context.name)
+
+
+class DeltaSink(Remote):
+    """Rows go to a table. See `semel.sinks.Sink` for when each method is called."""
+
+    def __init__(self, table: Table, pipeline: str) -> None:
+        self._table, self._pipeline = table, pipeline
+        self.address = table.address
+
+    def __repr__(self) -> str:
+        return f"DeltaSink({self.address})"
+
+    def check(self, schema: pa.Schema | None, staged: Path) -> None:  # noqa: ARG002 - the seam's
+        self.describe(schema)
+
+    def describe(self, schema: pa.Schema | None) -> str:
+        found = self._table.examine(schema)
+        if found is None:
+            return f"Delta table {self.address}, which the first batch will make"
+        return f"Delta table {self.address} at version {found.version()}"
+
+    def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:  # noqa: ARG002
+        """The columns, where only the job could tell them."""
+        self.describe(schema)
+
+    def look(self, won: Won) -> Sequence[Presence]:
+        return landing.presences(self._table, won)
+
+    def publish(self, won: Won, missing: Sequence[ManifestFile]) -> None:
+        if missing:
+            landing.land(self._table, won, missing)
+
+    def forget(self, batches: Sequence[int]) -> str:
+        shown = ", ".join(map(str, batches))
+        return f"Take them out: DELETE FROM delta.`{self.address}` WHERE _semel_batch IN ({shown})"
+
+    def notes(self, newest: Newest | None = None) -> Notes:
+        """What the rows say: of a batch that was deleted nothing is left, and all are `pipeline`'s.
+        """
+        asked = (newest.has or 0, newest.count) if newest else (0, _ALL)
+        return Notes(tuple(self._table.notes(self._pipeline, *asked)))
+
+    def strays(self, known: Collection[int]) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for note in self.notes().found:
+            if note.batch_id not in known:
+                found[note.batch_id] = found.get(note.batch_id, 0) + note.rows
+        return found
+
+    # Keeps DL7.
+    def rows(self, marker: Published, *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002
+        wanted, found = sum(file.records for file in marker.of_kind(Kind.DATA)), 0
+        for some in self._table.rows(marker.made_by, marker.sink_schema):
+            found += some.num_rows
+            yield some
+        if found != wanted:
+            raise MiscountError(
+                f"{self.address} has {found} rows of batch {marker.made_by}, and {wanted} were put "
+                "in: somebody has changed them; RESTORE the version that had them"
+            )

@@ -1,0 +1,86 @@
+"""The declaration of a Delta table as a sink."""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from semel import settings
+from semel.clients.objects import access
+from semel.declare.parts import Text
+from semel.declare.place import Place, reached
+from semel.sinks.spec import Declared, Service, folder_of
+
+
+class DeltaSink(Service):
+    """A Delta table: a batch is one commit, which names it."""
+
+    counts_refused: ClassVar[str] = (
+        "no view that merges its rows is made there; write to files or a table of PostgreSQL"
+    )
+    type: Literal["delta"]
+    """The kind of sink."""
+    table: Text
+    """The table: a folder (absolute, or relative to the first data root), or a prefix of a store:
+    s3://bucket/prefix, gs://bucket/prefix or az://container/prefix. One table, one pipeline."""
+    connection: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """The Airflow connection to a store (aws, google_cloud_platform or wasb); on the command line
+    the variable AIRFLOW_CONN_<CONNECTION>. null: the machine's role."""
+    archive: Text | None = None
+    """The folder of markers and all else that is kept; null: `_semel/<pipeline>/` with the data."""
+    position_columns: bool = Field(default=False, strict=True)
+    """Add each record's source file and byte position to the output, as _semel columns."""
+
+    place: ClassVar[tuple[str, ...]] = ("connection", "table")
+    way: ClassVar[tuple[str, ...]] = ("connection",)
+
+    @property
+    def store(self) -> access.Place | None:
+        """Where in a store it is; None: in a folder."""
+        return access.Place.of(self.table) if "://" in self.table else None
+
+    @property
+    def address(self) -> str:
+        """Canonical, without secrets. TerminalError: the folder lies outside the data roots."""
+        return str(self.store or self.below())
+
+    def below(self) -> Path:
+        """The folder, where it is one. TerminalError: it lies outside the data roots."""
+        return settings.allowed(self.table, "sink.table")
+
+    def describe(self) -> str:
+        """The table, and how it is reached."""
+        if self.store is None:
+            return f"Delta table `{self.table}`"
+        how = reached(self.connection, None) if self.connection else "by the machine's role"
+        return f"Delta table `{self.store}` ({how})"
+
+    def dataset(self, address: str) -> tuple[str, str]:  # noqa: ARG002 - the table says it
+        """The folder, or bucket and prefix."""
+        return self.store.dataset if self.store else ("file", str(self.below()))
+
+    def whereabouts(self) -> Place:
+        """The folder or prefix."""
+        return ("folder", str(self.below())) if self.store is None else ("url", str(self.store))
+
+    def meets(self, other: Declared) -> str | None:
+        """Whether one table lies in the other."""
+        own, there = f"{self.address}/", f"{other.address}/"
+        if own.startswith(there) or there.startswith(own):
+            return f"sink.table: {self.address} overlaps with {other.address}"
+        return None
+
+    @field_validator("table", mode="before")
+    @classmethod
+    def _table(cls, found: object) -> object:
+        if isinstance(found, str) and "://" in found:
+            return access.checked_url(found)
+        return folder_of(found) if isinstance(found, str) else found
+
+    @field_validator("archive")
+    @classmethod
+    def _archive(cls, path: str | None) -> str | None:
+        return folder_of(path)
+
+
+DECLARED = DeltaSink
