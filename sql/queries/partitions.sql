@@ -7,9 +7,9 @@ SELECT source_version FROM semel.pipeline WHERE pipeline_id = :pipeline_id;
 UPDATE semel.pipeline SET source_version = source_version + 1 WHERE pipeline_id = :pipeline_id;
 
 -- name: settled
--- Of the open partitions, some ten thousand a row: how those looked that are settled, and the names
--- of the others. Settled is what was read to its end, while it looks so: only the rest need be looked
--- at. No name or identity holds two slashes in a row.
+-- Of the open partitions, some ten thousand a row: which are settled, each with 16 bytes of a digest
+-- of how it looked; and which are not. Settled is what was read to its end, while it looks so: only
+-- the rest need be looked at. No name or identity holds two slashes in a row.
 WITH known AS (
     SELECT p.*, p.settled AND p.reached = p.seen AND p.source_partition_id NOT IN (
                SELECT c.source_partition_id FROM semel.claim AS c
@@ -17,19 +17,20 @@ WITH known AS (
     FROM semel.source_partition AS p
     WHERE p.pipeline_id = :pipeline_id AND p.retired_at IS NULL AND p.closed_at IS NULL
 )
-SELECT string_agg(k.name || '//' || k.identity || '//' || k.fingerprint, E'//\n//')
-           FILTER (WHERE k.is_over) AS looks,
-       COALESCE(array_agg(k.name) FILTER (WHERE NOT k.is_over), '{}') AS others
+SELECT COALESCE(string_agg(int8send(k.source_partition_id), '') FILTER (WHERE k.is_over), '')
+           AS settled,
+       COALESCE(string_agg(substr(sha256(convert_to(
+           k.name || '//' || k.identity || '//' || k.fingerprint, 'UTF8')), 1, 16), '')
+           FILTER (WHERE k.is_over), '') AS looks,
+       COALESCE(array_agg(k.source_partition_id) FILTER (WHERE NOT k.is_over), '{}') AS others
 FROM known AS k
 GROUP BY k.source_partition_id / 10000;
 
--- name: open
--- The open partitions of some names.
+-- name: by_id
 SELECT p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p.settled, p.reached,
        p.seen, p.evidence, false AS closed
 FROM semel.source_partition AS p
-WHERE p.pipeline_id = :pipeline_id AND p.retired_at IS NULL AND p.closed_at IS NULL
-  AND p.name = ANY(CAST(:names AS text[]))
+WHERE p.source_partition_id = ANY(CAST(:partitions AS bigint[]))
 ORDER BY p.source_partition_id;
 
 -- name: state

@@ -40,7 +40,7 @@ ASKED = {
     "look": ("open_claims", "batch", "attempts", "files"),
     "page": ("newest", "open", "spec", "claims"),
     "partitions": (
-        "settled", "open", "state", "holders", "free_ranges", "unaccounted",
+        "settled", "by_id", "state", "holders", "free_ranges", "unaccounted",
         "close", "account", "update", "insert", "restore",
     ),
     "pipelines": ("move_sink",),

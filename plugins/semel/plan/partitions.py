@@ -9,12 +9,15 @@ import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 
+import numpy as np
 import sqlalchemy as sa
 
-from semel.clients.sql import query
 from semel.ledger import Ledger, Row, change, row, rows
 from semel.sources import Gone, Known, Offer, Partition, Range, Refusal, Shown, Spans
+
+_LOOK_BYTES = 16
 
 
 def version(connection: sa.Connection, pipeline_id: int) -> int:
@@ -29,27 +32,34 @@ def touch(connection: sa.Connection, pipeline_id: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What the ledger holds of a source, read at one time: how the open partitions looked that are
-    settled, the names of the others, and what the last plan refused.
+    """What the ledger holds of a source, read at one time: which open partitions are settled, and
+    how these looked; which are not; and what the last plan refused.
+
+    There may be very many: so they are ids of 8 bytes each, and digests of 16, one behind the other.
     """
 
-    settled: set[str]
-    others: list[str]
+    settled: bytes
+    looks: bytes
+    others: list[int]
     refused: list[Refusal]
 
     def known(self, ledger: Ledger, pipeline_id: int, shown: Shown) -> Known:
-        """What the ledger knows about the things shown. Called once: it takes them out here."""
-        left, unsettled = self.settled, []
-        for item in shown.found:  # There may be very many.
-            look = f"{item.name}//{item.identity}//{item.fingerprint}"
+        """What the ledger knows about the things shown."""
+        looks = [self.looks[at : at + _LOOK_BYTES] for at in range(0, len(self.looks), _LOOK_BYTES)]
+        left, unsettled = set(looks), []
+        for item in shown.found:
+            text = f"{item.name}//{item.identity}//{item.fingerprint}"
+            look = sha256(text.encode()).digest()[:_LOOK_BYTES]
             if look in left:
                 left.remove(look)
             else:
                 unsettled.append(item)
-        asked = [*self.others, *(look.partition("//")[0] for look in left)]
-        partitions = (
-            ledger.rows("partitions", "open", pipeline_id=pipeline_id, names=asked) if asked else []
-        )
+        asked = self.others
+        if left:  # They look otherwise now, or are not shown.
+            ids = np.frombuffer(self.settled, ">i8")
+            gone = [at for at, look in enumerate(looks) if look in left]
+            asked = asked + ids[gone].tolist()
+        partitions = ledger.rows("partitions", "by_id", partitions=asked) if asked else []
         return Known(
             partitions=[Partition(**r) for r in partitions],
             unsettled=unsettled,
@@ -60,14 +70,16 @@ class Held:
 
 def held(connection: sa.Connection, pipeline_id: int, orphans: Iterable[int] = ()) -> Held:
     """What the ledger holds. An orphan's claims do not count as settled."""
-    values = {"pipeline_id": pipeline_id, "orphans": list(orphans)}
-    settled: set[str] = set()
-    others: list[str] = []
-    for looks, names in connection.execute(query("partitions", "settled"), values):
-        settled.update(looks.split("//\n//") if looks else ())
-        others += names
+    found = rows(
+        connection, "partitions", "settled", pipeline_id=pipeline_id, orphans=list(orphans)
+    )
     refused = rows(connection, "partitions", "refused", pipeline_id=pipeline_id)
-    return Held(settled=settled, others=others, refused=[Refusal(**r) for r in refused])
+    return Held(
+        settled=b"".join(r["settled"] for r in found),
+        looks=b"".join(r["looks"] for r in found),
+        others=[partition for r in found for partition in r["others"]],
+        refused=[Refusal(**r) for r in refused],
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ _COLUMNS = pa.schema({
     "name": pa.large_string(), "length": pa.int64(), "etag": pa.large_string(),
     "modified": pa.timestamp("us", "UTC"), "when": pa.timestamp("us", "UTC"),
 })  # fmt: skip
-_ROWS_AT_ONCE = 10_000
+_ROWS_AT_ONCE, _PAGES_AT_ONCE = 10_000, 50
 
 
 class Parts(Sequence[ObjectPart]):
@@ -93,7 +93,8 @@ class ObjectListing(Listing):
 def list_objects(context: Context, store: Store, scope: Scope) -> ObjectListing:
     """Errors as of `Store.list`. TerminalError: two objects have one key, or one has no etag."""
     declared, refused = context.declared, []
-    columns: list[list[pa.Array]] = [[] for _ in _COLUMNS]
+    pages: list[pa.RecordBatch] = []
+    chunks: list[pa.RecordBatch] = []
     for folder in ("",) if scope.folders is None else scope.folders:
         for page in store.list(folder, scope.after):
             rows = []
@@ -107,8 +108,13 @@ def list_objects(context: Context, store: Store, scope: Scope) -> ObjectListing:
                         refused.append(_without_time(part_of(one), declared.interval_from))
                         continue
                 rows.append((one.key, one.size, _etag(one), one.modified, when))
-            for at, values in enumerate(zip(*rows, strict=True)):
-                columns[at].append(pa.array(values, _COLUMNS.types[at]))
+            columns = zip(*rows, strict=True) if rows else [()] * len(_COLUMNS)
+            pages.append(pa.record_batch(list(map(pa.array, columns, _COLUMNS.types)), _COLUMNS))
+            if len(pages) == _PAGES_AT_ONCE:
+                chunks.append(pa.concat_batches(pages))
+                pages = []
+    columns = [[chunk.column(at) for chunk in (*chunks, *pages)] for at in range(len(_COLUMNS))]
+    del chunks, pages
     # One after the other, so that two copies are there of one column at most.
     whole = [pa.concat_arrays([pa.array([], kind), *columns.pop(0)]) for kind in _COLUMNS.types]
     table = pa.table(whole, schema=_COLUMNS)
