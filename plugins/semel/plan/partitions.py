@@ -35,7 +35,7 @@ class Held:
     """What the ledger holds of a source, read at one time: which open partitions are settled, and
     how these looked; which are not; and what the last plan refused.
 
-    There may be very many: so they are ids of 8 bytes each, and digests of 16, one behind the other.
+    There may be very many: so they are ids of 8 bytes each and digests of 16, one behind the other.
     """
 
     settled: bytes

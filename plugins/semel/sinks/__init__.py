@@ -325,6 +325,14 @@ class Remote(Sink):
     def notes(self, newest: Newest | None = None) -> Notes:
         """As of any sink. Markers do not tell what a service holds."""
 
+    def strays(self, known: Collection[int]) -> dict[int, int]:
+        """As of any sink, where rows are their own notes."""
+        found: dict[int, int] = {}
+        for note in self.notes().found:
+            if note.batch_id not in known:
+                found[note.batch_id] = found.get(note.batch_id, 0) + note.rows
+        return found
+
     @abstractmethod
     def forget(self, batches: Sequence[int]) -> str:
         """How a person removes the rows and notes of batches: a sentence without its full stop."""

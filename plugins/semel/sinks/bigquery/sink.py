@@ -8,7 +8,7 @@ What it does not do: make tables, replace what was loaded, hold a connection bet
 Known limitation: the real service was never met, only what its documents say.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Self
@@ -100,13 +100,6 @@ class BigQuerySink(Remote):
         asked = (newest.has or 0, newest.count) if newest else (0, _ALL)
         with self._client() as client:
             return Notes(tuple(facts.notes(client, self._target, self._pipeline, *asked)))
-
-    def strays(self, known: Collection[int]) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for note in self.notes().found:
-            if note.batch_id not in known:
-                found[note.batch_id] = found.get(note.batch_id, 0) + note.rows
-        return found
 
     # Keeps BQ7.
     def rows(self, marker: Published, *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002

@@ -7,7 +7,7 @@ What it does not do: replace what is there, partition, compact. Somebody else ma
 (OPTIMIZE) and vacuum.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,13 +65,6 @@ class DeltaSink(Remote):
         """
         asked = (newest.has or 0, newest.count) if newest else (0, _ALL)
         return Notes(tuple(self._table.notes(self._pipeline, *asked)))
-
-    def strays(self, known: Collection[int]) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for note in self.notes().found:
-            if note.batch_id not in known:
-                found[note.batch_id] = found.get(note.batch_id, 0) + note.rows
-        return found
 
     # Keeps DL7.
     def rows(self, marker: Published, *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002
