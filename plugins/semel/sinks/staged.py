@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def staged(
-    won: Won, files: "Sequence[ManifestFile] | None" = None, bytes_max: int = PIECE_BYTES_MAX
+    won: Won, *, files: "Sequence[ManifestFile] | None" = None, bytes_max: int = PIECE_BYTES_MAX
 ) -> Iterator[pa.RecordBatch]:
     """All rows of a batch, or of some of its files, in their order, in pieces of `bytes_max` or of
     one row.

@@ -144,7 +144,7 @@ def _write(copy: IO[bytes], won: Won, file: ManifestFile) -> Statistics:
     """The rows of a staged file with their batch and its place. Returns what is said of them."""
     schema, told = with_own(won.schema), Statistics()
     values = [pa.scalar(number, pa.int64()) for number in (won.batch_id, won.commit_seq)]
-    pieces = (pa.Table.from_batches([rows]) for rows in staged(won, [file]))
+    pieces = (pa.Table.from_batches([rows]) for rows in staged(won, files=[file]))
     with pq.ParquetWriter(copy, schema, compression="zstd", compression_level=1) as writer:
         for some in gathered(pieces, ROW_GROUP_BYTES):
             for field, value in zip(OWN, values, strict=True):

@@ -173,7 +173,7 @@ class _Landing:
         # Transactions end between blocks; so these are small beside one.
         at_once = min(PIECE_BYTES_MAX, self._target.transaction_bytes // _BLOCKS)
         end = 0
-        for rows in staged(self._won, at_once):
+        for rows in staged(self._won, bytes_max=at_once):
             start, end = end, end + rows.num_rows
             if end <= self._note.rows:
                 continue
