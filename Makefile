@@ -35,6 +35,10 @@ WORKERS = -n auto
 # T=kafka, T=tests/unit/test_bloom.py or T='some words': that part of the tests, each case of it.
 PART = $(foreach t,$(firstword $(subst ::, ,$(T))),$(if $(wildcard $(t)),'$(T)',tests -k '$(T)'))
 
+.PHONY: demo-lake
+demo-lake: venv ## The same from a bucket to a Delta table, which DuckDB reads
+	@.venv/bin/semel demo --lake
+
 .PHONY: test
 test: venv ## Attack each promise once: a sample, 14 minutes. T=kafka, T=FILE: all of a part
 ifdef T
@@ -97,7 +101,7 @@ reset: down ## Stop, and forget the local databases, logs and the demo's files: 
 		data/out/flights_by_date data/out/_semel/flights_by_date data/_semel/flights_live \
 		data/out/flights_queue data/out/_semel/flights_queue data/spool/flights_queue \
 		dags/pipelines/flights_by_date.yaml dags/pipelines/flights_live.yaml \
-		dags/pipelines/flights_queue.yaml
+		data/_semel/flights_lake dags/pipelines/flights_queue.yaml dags/pipelines/flights_lake.yaml
 
 # Says in one line all that is missing, and how to get it on Debian 12.
 .PHONY: check

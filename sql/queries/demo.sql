@@ -20,3 +20,12 @@ SELECT airport, sum(flights) AS flights, sum(departed) AS departed,
 FROM delays_by_airport
 GROUP BY airport
 ORDER BY airport;
+
+-- name: secret
+CREATE SECRET (
+    TYPE s3, KEY_ID $user, SECRET $password, ENDPOINT $server, REGION $region, URL_STYLE 'path',
+    USE_SSL false
+);
+
+-- name: lake
+SELECT * FROM delta_scan($table);

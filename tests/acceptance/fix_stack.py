@@ -31,6 +31,8 @@ BROKER = "kafka"
 """A part since test_d_kafka.py has asked for it."""
 QUEUE = "nats"
 """A part while test_d_queue.py runs."""
+STORE = "store"
+"""A part while test_d_lake.py runs."""
 
 SOURCES = {"shop": "shop", "killed": "many", "failed": "many", "orphan": "orphan"}
 """The pipelines of test_b_airflow.py and their source folders.
@@ -216,7 +218,7 @@ class Stack(Workbench):
 
     def records(self) -> dict[str, Record]:
         """What is written down of each part that runs."""
-        folder, names = self.state / "supervisor", {*PARTS, BROKER, QUEUE}
+        folder, names = self.state / "supervisor", {*PARTS, BROKER, QUEUE, STORE}
         found = {name: Record.read(folder / f"{name}.record") for name in names}
         return {name: record for name, record in found.items() if record}
 

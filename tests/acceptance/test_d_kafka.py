@@ -44,7 +44,7 @@ def test_a_week_through_a_broker_is_exact(stack: Stack, kafka_jars: Path) -> Non
     )
     assert len(runs) >= 2 and all(":scheduled__" in key for (key,) in runs), runs
     assert f"a transaction of {ABORTED} messages was aborted" in said
-    topics = Topics(semel_stack.broker_address(BROKER))
+    topics = Topics(semel_stack.server_address(BROKER))
     assert sum(1 for _ in topics.drain("flights")) == answer["truth"]["messages_read"]
 
 
@@ -55,13 +55,13 @@ def test_the_broker_can_be_left_out(stack: Stack) -> None:
     before = stack.records()
     code, state, said = stack.call("up")
     assert code == 0 and {part["name"] for part in state["parts"]} == {*PARTS, BROKER}, said
-    servers, topic = semel_stack.broker_address(BROKER), pipeline.find("flights_live").sink.topic
+    servers, topic = semel_stack.server_address(BROKER), pipeline.find("flights_live").sink.topic
     code, state, said = stack.call("up", "--no-kafka")
     assert code == 0 and {part["name"] for part in state["parts"]} == PARTS, said
     assert layout.port_is_free(int(servers.rpartition(":")[2]))
     code, state, said = stack.call("up", "--kafka")
     assert code == 0 and state["healthy"], said
-    assert semel_stack.broker_address(BROKER) == servers
+    assert semel_stack.server_address(BROKER) == servers
     assert sum(1 for _ in Topics(servers).drain(topic)) == 6098
     after = stack.records()
     assert after.pop(BROKER) != before.pop(BROKER) and after == before

@@ -44,14 +44,14 @@ def test_the_server_can_be_left_out(stack: Stack) -> None:
     """
     from semel.demo.publisher import Stream
 
-    address = semel_stack.broker_address(QUEUE)
+    address = semel_stack.server_address(QUEUE)
     before = stack.records()
     code, state, said = stack.call("up", "--no-nats")
     assert code == 0 and QUEUE not in {part["name"] for part in state["parts"]}, said
     assert layout.port_is_free(int(address.rpartition(":")[2]))
     code, state, said = stack.call("up", "--nats")
     assert code == 0 and state["healthy"], said
-    assert semel_stack.broker_address(QUEUE) == address
+    assert semel_stack.server_address(QUEUE) == address
     assert Stream(address).published() == 6284
     after = stack.records()
     assert after.pop(QUEUE) != before.pop(QUEUE) and after == before

@@ -34,7 +34,7 @@ from livestack import ARRIVALS, HERE, ROTATED, WINDOWS, LiveStack, wait_for
 from producer import BACKFILL_WINDOWS, WINDOW_NAME, WINDOW_SECONDS
 from report import Outcome, show
 from semel.errors import SemelError
-from semel.stack import broker_address
+from semel.stack import server_address
 from topics import ARRIVED, RELAYED, SOURCE, produced
 from verdict import bytes_of, ids_in_output, ids_of_files, judge, unread
 
@@ -94,7 +94,7 @@ def _burn(stack: LiveStack, arguments: argparse.Namespace, outcome: Outcome) -> 
         producers = [beside.enter_context(_beside(HERE / "producer.py", *source))]
         stack.start(_say)
         if stack.topics:
-            words = [broker_address("kafka"), seed, SOURCE]
+            words = [server_address("kafka"), seed, SOURCE]
             consumer = _beside(HERE / "consumer.py", *words, RELAYED)
             lookers.append(beside.enter_context(consumer))
             producers.append(beside.enter_context(_beside(HERE / "messages.py", *words)))

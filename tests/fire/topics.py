@@ -66,4 +66,4 @@ def pipelines() -> list[dict[str, Any]]:
 
 def _admin() -> AdminClient:
     # That a killed broker is away is known.
-    return AdminClient({"bootstrap.servers": stack.broker_address("kafka"), "log_level": 0})
+    return AdminClient({"bootstrap.servers": stack.server_address("kafka"), "log_level": 0})

@@ -17,7 +17,6 @@ from semel.pipeline.spec import Spec
 from semel.sources.queue.receive import batch_of
 from semel.sources.queue.segment import Part
 from semel.sources.queue.spool import Spool
-from test_demo import removed
 
 ROOT = Path(__file__).resolve().parents[2]
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -49,31 +48,6 @@ def segment(spec: Spec, numbers: list[int], attempt: int = 1) -> Path:
         )
     )  # fmt: skip
     return part.seal(spool.sealed)
-
-
-def test_its_pipeline_fits_beside_those_of_the_other_demos(spec: Spec, tmp_path: Path) -> None:
-    """They load beside each other; it has a flight's columns, and the publisher's id."""
-    others = tmp_path / "others"
-    stream.declare(others)
-    ours = [pipeline.load(path) for path in sorted((ROOT / "dags" / "pipelines").glob("*.yaml"))]
-    ours += [pipeline.load(path) for path in sorted(others.glob("*.yaml"))]
-    specs = {Path(each.name): each for each in [*ours, spec]}
-    assert not pipeline.clashes(specs)
-    flight = specs[Path("flights")].arrow_schema()
-    assert [field for field in spec.arrow_schema() if field.name != "event_id"] == list(flight)
-    assert spec.record_id == ("event_id",)
-
-
-def test_reset_and_git_know_what_it_leaves(spec: Spec, tmp_path: Path) -> None:
-    """`make reset` removes each file that it makes, and none of them is tracked."""
-    made = [spec.sink_path(), layout.of(spec), spec.source.spool_of(spec.name)]
-    assert {str(path.relative_to(tmp_path / "data")) for path in made} <= removed()
-    file = f"dags/pipelines/{queue.FILE.name}"
-    assert file in (ROOT / "Makefile").read_text().partition("rm -rf .semel")[2].split()
-    tracked = subprocess.run(
-        ["git", "check-ignore", file], cwd=ROOT, capture_output=True, text=True
-    )
-    assert tracked.stdout.split() == [file]
 
 
 @pytest.mark.parametrize("left", ["segment", "marker"])

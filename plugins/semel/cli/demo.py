@@ -14,6 +14,9 @@ def demo(
     queue: Annotated[
         bool, typer.Option("--queue", help="Through a queue of a NATS server, not files.")
     ] = False,
+    lake: Annotated[
+        bool, typer.Option("--lake", help="From a bucket of an object store to a Delta table.")
+    ] = False,
     as_json: console.AsJson = False,
 ) -> None:
     """Land a week of real flights, run it through Airflow, and compare with the known truth.
@@ -22,12 +25,18 @@ def demo(
     writes each flight once, one counts by day into a table; a third one sums up delays by airport
     from what the first one wrote. With --kafka one follows a topic by
     its schedule and publishes to another one, and one is backfilled by date. With --queue one
-    receives what a queue delivers more than once. Exit 1 when a number or an audit is not right.
+    receives what a queue delivers more than once. With --lake one reads the objects of a bucket and
+    commits to a Delta table, which DuckDB reads. Exit 1 when a number or an audit is not right.
 
     Example: semel demo
     """
-    if kafka and queue:
-        raise typer.BadParameter("give either --kafka or --queue")
+    if kafka + queue + lake > 1:
+        raise typer.BadParameter("give one of --kafka, --queue and --lake")
+    if lake:
+        from semel.demo.lake import run_lake
+
+        run_lake(as_json=as_json)
+        return
     if queue:
         from semel.demo.queue import run_queue
 

@@ -21,18 +21,25 @@ def up(
         bool | None,
         typer.Option("--nats/--no-nats", help="With a NATS server too, or without, likewise."),
     ] = None,
+    store: Annotated[
+        bool | None,
+        typer.Option(
+            "--store/--no-store",
+            help="With an object store too, which Go builds, or without, likewise.",
+        ),
+    ] = None,
     as_json: console.AsJson = False,
 ) -> None:
     """Start PostgreSQL, Spark and Airflow on this machine, and wait until they are healthy.
 
     What runs already is left alone. State, logs and passwords are below .semel/. Pipelines find
-    the brokers by the connections `kafka` and `nats`.
+    the servers by the connections `kafka`, `nats` and `store`.
 
     Example: semel up
     """
     from semel import stack
 
-    state = stack.up(echo=console.progress.print, kafka=kafka, nats=nats)
+    state = stack.up(echo=console.progress.print, kafka=kafka, nats=nats, store=store)
     ends = stack.connection()
     payload = _payload(state) | {
         "airflow_url": ends.airflow_url,

@@ -72,12 +72,12 @@ def run_queue(*, as_json: bool) -> None:
 
     began = time.monotonic()
     # 1.
-    stack.fetch_broker("nats", echo=console.say)
+    stack.fetch_server("nats", echo=console.say)
     declare(settings.pipelines_dir(), [FILE])
     spec = pipeline.find(PIPELINE)
     week = _next_week(spec)
     stack.up(echo=console.progress.print, nats=True)
-    ends, address = stack.connection(), stack.broker_address("nats")
+    ends, address = stack.connection(), stack.server_address("nats")
     stream, api = _stream(address), airflow_api.of_stack(ends)
     # 2.
     Progress(week=week, done=False).save(NAME)

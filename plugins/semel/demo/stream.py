@@ -53,12 +53,12 @@ def run_stream(*, as_json: bool) -> None:
 
     began = time.monotonic()
     # 1.
-    stack.fetch_broker("kafka", echo=console.say)
+    stack.fetch_server("kafka", echo=console.say)
     declare(settings.pipelines_dir())
     live, by_date = pipeline.find(LIVE), pipeline.find(BY_DATE)
     week = _next_week(live, by_date)
     stack.up(echo=console.progress.print, kafka=True)
-    servers, ends = stack.broker_address("kafka"), stack.connection()
+    servers, ends = stack.server_address("kafka"), stack.connection()
     topics, api = _topics(servers), airflow_api.of_stack(ends)
     # 2., 3.
     Progress(week=week, done=False).save(NAME)

@@ -1,5 +1,5 @@
 """The local stack: PostgreSQL, Spark Connect and Airflow on one machine, kept up by supervisor;
-and the brokers Kafka and NATS, once somebody has asked for them.
+and servers beside them, once somebody has asked for one: Kafka, NATS, an object store.
 
 SEMEL_LEDGER_DSN, SEMEL_SPARK_REMOTE and Airflow's own variables point each part at an outside one
 instead. The functions import what they need when called: each part's leader imports this package
@@ -15,16 +15,14 @@ from semel.errors import TerminalError, UnavailableError
 from semel.stack.states import Endpoints, StackState
 
 
-def up(
-    *, echo: Callable[[str], None], kafka: bool | None = None, nats: bool | None = None
-) -> StackState:
+def up(*, echo: Callable[[str], None], **asked: bool | None) -> StackState:
     """Start what does not run, wait until all is healthy. Safe to call at any time, also twice.
 
-    `echo` is given lines of progress. `kafka`, `nats`: with this broker, or without; None: as it
-    was the last time. UnavailableError when a part does not become healthy in time, TerminalError
+    `echo` is given lines of progress. `asked`: by the name of one of `servers.SERVERS`, with it or
+    without; None: as it was the last time. UnavailableError when a part does not become healthy in time, TerminalError
     when something must be changed first.
     """
-    return _lifecycle().up(echo, {"kafka": kafka, "nats": nats})
+    return _lifecycle().up(echo, asked)
 
 
 def down(*, echo: Callable[[str], None]) -> None:
@@ -59,30 +57,29 @@ def connection() -> Endpoints:
     )
 
 
-def fetch_broker(name: str, *, echo: Callable[[str], None]) -> None:
-    """See that a broker, `kafka` or `nats`, can be started; Kafka's jars are fetched where they are
-    missing.
+def fetch_server(name: str, *, echo: Callable[[str], None]) -> None:
+    """See that one of `servers.SERVERS` can be started; what it needs is fetched where it is missing.
 
-    TerminalError: what it needs is not installed. UnavailableError: the jars cannot be had.
+    TerminalError: what it needs is not installed. UnavailableError: it cannot be fetched.
     """
-    _lifecycle().BROKERS[name].fetch(echo)
+    _lifecycle().SERVERS[name].fetch(echo)
 
 
-def broker_address(name: str) -> str:
-    """HOST:PORT of the stack's own broker, `kafka` or `nats`.
+def server_address(name: str) -> str:
+    """HOST:PORT of the stack's own server of a name.
 
-    TerminalError: the connection of its name leads elsewhere, or the stack has no such broker.
+    TerminalError: the connection of its name leads elsewhere, or the stack has no such server.
     """
     from semel.stack import layout
-    from semel.stack.brokers import BROKERS
+    from semel.stack.servers import SERVERS
 
-    broker, saved = BROKERS[name], layout.load()
-    ours = broker.connection(saved.ports[name]) if getattr(saved, name) else None
+    server, saved = SERVERS[name], layout.load()
+    ours = server.connection(saved.ports[name]) if getattr(saved, name) else None
     if ours is None or settings.connection(name) != ours:
         raise TerminalError(
-            f"the connection {name!r} does not lead to {broker.WHAT} of the local stack; unset "
-            f"{broker.VARIABLE}",
-            next=f"semel up --{broker.NAME}",
+            f"the connection {name!r} does not lead to {server.WHAT} of the local stack; unset "
+            f"{server.VARIABLE}",
+            next=f"semel up --{server.NAME}",
         )
     return layout.address(saved.ports[name])
 

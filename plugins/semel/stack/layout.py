@@ -25,7 +25,7 @@ Echo = Callable[[str], None]
 
 PORTS = {
     "postgres": 55432, "spark": 15002, "airflow": 8080, "kafka": 9092, "kafka-controller": 9093,
-    "nats": 4222,
+    "nats": 4222, "store": 7070,
 }  # fmt: skip
 """Ports tried first."""
 
@@ -45,6 +45,7 @@ SECRETS = (
     "airflow_api_secret_key",
     "airflow_fernet_key",
     "spark_token",
+    "store_password",  # of the object store's user `semel`
 )
 
 
@@ -62,8 +63,10 @@ class Saved:
     digest: str = ""
     """Of the settings that supervisor was started with."""
     kafka: bool = False
-    """Whether this broker belongs to the stack: it was asked for, and not left out since."""
+    """Whether this server belongs to the stack: it was asked for, and not left out since."""
     nats: bool = False
+    """As `kafka`."""
+    store: bool = False
     """As `kafka`."""
     airflow_migrated: str = ""
     """Airflow's version and metadata database at its last migration."""

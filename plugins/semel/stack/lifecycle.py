@@ -21,12 +21,12 @@ from semel.stack import (
     spark_server,
     supervision,
 )
-from semel.stack.brokers import BROKERS
+from semel.stack.servers import SERVERS
 from semel.stack.layout import Echo
 from semel.stack.leader import Part, Record
 from semel.stack.states import Health, PartState, StackState
 
-STOP_ORDER = (tuple(airflow_server.COMMANDS), ("spark",), ("postgres", *BROKERS))
+STOP_ORDER = (tuple(airflow_server.COMMANDS), ("spark",), ("postgres", *SERVERS))
 """Who writes goes before who keeps: each group ends at the same time, one group after another."""
 
 HEALTHY_SECONDS = {"postgres": 120, "the others": 240}
@@ -43,12 +43,12 @@ GIVEN_UP = ("FATAL", "EXITED", "STOPPED", "UNKNOWN")
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What shall run, with which settings. Each broker is one of the parts; those that are not
-    among `brokers` are not started: to ask for one later shall restart nothing.
+    """What shall run, with which settings. Each server is one of the parts; those that are not
+    among `servers` are not started: to ask for one later shall restart nothing.
     """
 
     parts: list[Part]
-    brokers: list[str]
+    servers: list[str]
     ports: dict[str, int]
     airflow_env: dict[str, str]
     ledger_dsn: str
@@ -57,16 +57,16 @@ class Wanted:
     @property
     def names(self) -> list[str]:
         """Of the parts that shall run."""
-        left_out = BROKERS.keys() - self.brokers
+        left_out = SERVERS.keys() - self.servers
         return [part.name for part in self.parts if part.name not in left_out]
 
 
 def up(echo: Echo, asked: Mapping[str, bool | None]) -> StackState:
-    """Start what does not run and wait until all is healthy. `asked`: for each broker as in
+    """Start what does not run and wait until all is healthy. `asked`: for each server as in
     `semel.stack.up`.
 
     1. End what a killed supervisor left, choose ports, restart when settings have changed.
-    2. Spark; the brokers; PostgreSQL and its databases.
+    2. Spark; the servers; PostgreSQL and its databases.
     3. The migrations.
     4. Airflow.
     """
@@ -75,7 +75,7 @@ def up(echo: Echo, asked: Mapping[str, bool | None]) -> StackState:
         # 1.
         if supervision.running() is None:
             _end_all(echo)
-        wanted = _wanted(echo, _brokers(asked))
+        wanted = _wanted(echo, _servers(asked))
         if supervision.running() and layout.load().digest != supervision.digest(wanted.parts):
             echo("the stack's settings have changed: restarting it")
             _end_all(echo)
@@ -85,7 +85,7 @@ def up(echo: Echo, asked: Mapping[str, bool | None]) -> StackState:
         # 2. Spark needs nothing of the others and takes longest: it starts beside them.
         if "spark" in wanted.names:
             supervision.start_part("spark")
-        _start_or_stop_brokers(wanted, echo)
+        _start_or_stop_servers(wanted, echo)
         if "postgres" in wanted.names:
             port = wanted.ports["postgres"]
             postgres.initialize(echo)
@@ -122,7 +122,7 @@ def _state(troubles: dict[str, str]) -> StackState:
     saved = layout.load()
     known = supervision.programs()
     addresses = {name: saved.urls.get("airflow", "") for name in airflow_server.COMMANDS}
-    addresses |= {name: saved.urls.get(name, "") for name in ("postgres", "spark", *BROKERS)}
+    addresses |= {name: saved.urls.get(name, "") for name in ("postgres", "spark", *SERVERS)}
     found = list(outside.states())
     for name in (name for group in reversed(STOP_ORDER) for name in group):
         if name not in (*_own(), *airflow_server.COMMANDS):
@@ -159,21 +159,21 @@ def _embedded() -> list[str]:
     return ["postgres"] * needs_postgres + ["spark"] * needs_spark
 
 
-def _brokers(asked: Mapping[str, bool | None] = {}) -> list[str]:  # noqa: B006 - it is only read
-    """The brokers of this stack, with those that are asked for, and without those left out."""
+def _servers(asked: Mapping[str, bool | None] = {}) -> list[str]:  # noqa: B006 - it is only read
+    """The servers of this stack, with those that are asked for, and without those left out."""
     saved = layout.load()
-    wanted = {name: asked.get(name) for name in BROKERS}
+    wanted = {name: asked.get(name) for name in SERVERS}
     return [name for name, yes in wanted.items() if (getattr(saved, name) if yes is None else yes)]
 
 
 def _own() -> list[str]:
     """The parts of this stack, but for Airflow's."""
-    return [*_embedded(), *_brokers()]
+    return [*_embedded(), *_servers()]
 
 
-def _wanted(echo: Echo, brokers: list[str]) -> Wanted:
-    for name in brokers:
-        BROKERS[name].fetch(echo)
+def _wanted(echo: Echo, servers: list[str]) -> Wanted:
+    for name in servers:
+        SERVERS[name].fetch(echo)
     embedded = _embedded()
     if "spark" in embedded and not (shutil.which("java") or os.environ.get("JAVA_HOME")):
         raise TerminalError(
@@ -189,7 +189,7 @@ def _wanted(echo: Echo, brokers: list[str]) -> Wanted:
             f"{dags / 'pipelines'}, or name another project's folder in {HOME_VARIABLE}",
             next="semel up",
         )
-    ports = _ports(embedded, brokers, echo)
+    ports = _ports(embedded, servers, echo)
     ledger = os.environ.get(LEDGER_VARIABLE) or postgres.dsn("semel", ports["postgres"])
     remote = os.environ.get(SPARK_VARIABLE) or spark_server.remote(ports["spark"])
     database = os.environ.get(airflow_server.DATABASE_VARIABLE) or (
@@ -198,14 +198,14 @@ def _wanted(echo: Echo, brokers: list[str]) -> Wanted:
     port = ports.get("postgres")
     warehouse = postgres.dsn(postgres.WAREHOUSE, port) if port else None
     env = airflow_server.environment(ports["airflow"], database, ledger, remote, warehouse)
-    parts = [*(broker.part() for broker in BROKERS.values()), *airflow_server.parts(env)]
+    parts = [*(server.part() for server in SERVERS.values()), *airflow_server.parts(env)]
     if "spark" in embedded:
         parts.insert(0, spark_server.part(ports["spark"]))
     if "postgres" in embedded:
         parts.insert(0, postgres.part(ports["postgres"]))
     return Wanted(
         parts=parts,
-        brokers=brokers,
+        servers=servers,
         ports=ports,
         airflow_env=env,
         ledger_dsn=ledger,
@@ -213,13 +213,13 @@ def _wanted(echo: Echo, brokers: list[str]) -> Wanted:
     )
 
 
-def _ports(embedded: list[str], brokers: Collection[str], echo: Echo) -> dict[str, int]:
+def _ports(embedded: list[str], servers: Collection[str], echo: Echo) -> dict[str, int]:
     """A port for each server: kept while it runs, else free, the last one preferred."""
     saved, known = layout.load(), supervision.programs()
-    parts = {port: name for name, broker in BROKERS.items() for port in broker.PORTS}
+    parts = {port: name for name, server in SERVERS.items() for port in server.PORTS}
     parts["airflow"] = "api-server"
     ports: dict[str, int] = {}
-    theirs = [port for name in brokers for port in BROKERS[name].PORTS]
+    theirs = [port for name in servers for port in SERVERS[name].PORTS]
     for name in [*embedded, *theirs, "airflow"]:
         program = known.get(parts.get(name, name))
         runs = program and program.state in (supervision.RUNNING, supervision.STARTING)
@@ -241,11 +241,11 @@ def _save(wanted: Wanted) -> None:
     if "spark" in wanted.names:
         urls["spark"] = f"sc://localhost:{wanted.ports['spark']}"
     addresses = {LEDGER_VARIABLE: wanted.ledger_dsn, SPARK_VARIABLE: wanted.spark_remote}
-    for name in wanted.brokers:
+    for name in wanted.servers:
         # Not in Airflow's environment, which would have to be started anew: tasks look here too.
-        broker, port = BROKERS[name], wanted.ports[name]
+        server, port = SERVERS[name], wanted.ports[name]
         urls[name] = layout.address(port)
-        addresses[broker.VARIABLE] = os.environ.get(broker.VARIABLE) or broker.connection(port)
+        addresses[server.VARIABLE] = os.environ.get(server.VARIABLE) or server.connection(port)
     name = airflow_server.WAREHOUSE_VARIABLE
     if name in wanted.airflow_env:
         addresses[name] = wanted.airflow_env[name]
@@ -255,14 +255,14 @@ def _save(wanted: Wanted) -> None:
         ports=layout.load().ports | wanted.ports,
         urls=urls,
         versions={name: importlib.metadata.version(name) for name in packages},
-        **{name: name in wanted.brokers for name in BROKERS},
+        **{name: name in wanted.servers for name in SERVERS},
     )
 
 
-def _start_or_stop_brokers(wanted: Wanted, echo: Echo) -> None:
-    for name, broker in BROKERS.items():
-        if name in wanted.brokers:
-            broker.prepare(wanted.ports)
+def _start_or_stop_servers(wanted: Wanted, echo: Echo) -> None:
+    for name, server in SERVERS.items():
+        if name in wanted.servers:
+            server.prepare(wanted.ports)
             supervision.start_part(name)
         elif supervision.programs()[name].state != "STOPPED":
             echo(f"stopping {name}")
@@ -286,7 +286,7 @@ def _troubles(ports: dict[str, int]) -> dict[str, str]:
     probes = {
         "postgres": postgres.trouble,
         "spark": spark_server.trouble,
-        **{name: broker.trouble for name, broker in BROKERS.items()},
+        **{name: server.trouble for name, server in SERVERS.items()},
     }
     for name in _own():
         found[name] = probes[name](ports[name]) if name in ports else "it does not run"

@@ -1,4 +1,5 @@
-"""The brokers of the stack: each is a part of it once somebody has asked for it.
+"""The servers of the stack that pipelines read and write: each is a part of it once somebody has asked
+for it.
 
 Each module has NAME (of the part, of the connection that leads to it, and of its field in
 `layout.Saved`), WHAT (in messages), VARIABLE (of the connection), PORTS (their names in stack.json,
@@ -12,7 +13,9 @@ first the one for clients), and
 
 from types import ModuleType
 
-from semel.stack import kafka_server, nats_server
+from semel.stack import kafka_server, nats_server, object_server
 
-BROKERS: dict[str, ModuleType] = {broker.NAME: broker for broker in (kafka_server, nats_server)}
+SERVERS: dict[str, ModuleType] = {
+    server.NAME: server for server in (kafka_server, nats_server, object_server)
+}
 """By name."""
