@@ -19,8 +19,8 @@ def up(*, echo: Callable[[str], None], **asked: bool | None) -> StackState:
     """Start what does not run, wait until all is healthy. Safe to call at any time, also twice.
 
     `echo` is given lines of progress. `asked`: by the name of one of `servers.SERVERS`, with it or
-    without; None: as it was the last time. UnavailableError when a part does not become healthy in time, TerminalError
-    when something must be changed first.
+    without; None: as it was the last time. UnavailableError when a part does not become healthy in
+    time, TerminalError when something must be changed first.
     """
     return _lifecycle().up(echo, asked)
 
@@ -58,7 +58,7 @@ def connection() -> Endpoints:
 
 
 def fetch_server(name: str, *, echo: Callable[[str], None]) -> None:
-    """See that one of `servers.SERVERS` can be started; what it needs is fetched where it is missing.
+    """See that one of `servers.SERVERS` can be started; what it needs is fetched where it is not.
 
     TerminalError: what it needs is not installed. UnavailableError: it cannot be fetched.
     """

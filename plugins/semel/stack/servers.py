@@ -1,5 +1,4 @@
-"""The servers of the stack that pipelines read and write: each is a part of it once somebody has asked
-for it.
+"""The servers of the stack that pipelines read and write: each is a part of it once asked for.
 
 Each module has NAME (of the part, of the connection that leads to it, and of its field in
 `layout.Saved`), WHAT (in messages), VARIABLE (of the connection), PORTS (their names in stack.json,
