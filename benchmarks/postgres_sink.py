@@ -122,7 +122,7 @@ def staged_batch(place: Place, records: int, name: str) -> Won:
         )
     return Won(
         pipeline="bench", batch_id=1, fence=1, commit_seq=1, files=tuple(files),
-        schema=table.schema, digest="x",
+        schema=table.schema, digest="x", ledger="ours",
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import plot
 
 ORDER = ("stage", "lookup", "catalog", "commit", "collect", "memory", "latency", "history")
 ORDER += ("postgres_sink", "pages", "replay", "compare", "kafka_source", "kafka_sink")
-ORDER += ("batch_overhead", "receive", "windows")
+ORDER += ("batch_overhead", "receive", "windows", "lake")
 _HERE = Path(__file__).resolve().parent
 _TARGETS = {
     "ratio_id": "1.25 or less",
@@ -46,6 +46,9 @@ _TARGETS = {
     "ratio_windows_day": "1.05 or less",
     "speedup_windows": "5 or more",
     "view_day_ms": "below 100",
+    "ratio_upload": "1.15 or less",
+    "ratio_read_store": "1.1 or less",
+    "ratio_delta": "1.3 or less",
     "round_trips_idle": "15 or less",
     "round_trips_id": "77 or less",
     "round_trips_position": "65 or less",

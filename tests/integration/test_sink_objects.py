@@ -453,6 +453,24 @@ def test_a_store_that_cannot_be_used_is_told(
     assert read(prefix) == ids(0, 10)
 
 
+def test_a_store_that_lets_nobody_list(
+    prefix: Prefix, ledger: Ledger, http_wire: HttpWire, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers 403 for what is absent. The check and a run say which right is missing, before any
+    attempt; with it the batch lands."""
+    through(http_wire, s3, monkeypatch)
+    spec, http_wire.unlisted = prefix.spec(), True
+    prefix.bench.write("in/a.jsonl", events(0, 10))
+    [one] = looked(spec).checks
+    assert not one.ok and "allow ListBucket on it" in one.detail
+    with pytest.raises(TerminalError, match="allow ListBucket on it"):
+        run(ledger, spec, "r1")
+    assert sql(ledger, "SELECT * FROM semel.attempt") == []
+    http_wire.unlisted = False
+    run(ledger, spec, "r1")
+    assert read(prefix) == ids(0, 10)
+
+
 def test_no_secret_leaves_the_process(prefix: Prefix, ledger: Ledger) -> None:
     """Not in a job, the archive, the ledger or the store."""
     engine = LocalEngine()
