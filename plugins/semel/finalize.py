@@ -125,6 +125,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     refused = layout.kept(root, Kind.REFUSED, batch_id, len(files) + 1)
     with sink:
         staged = layout.attempt(root, batch_id, won["fence"]) / "data"
+        sink.mend(output)
         owned.check_held(ledger, pipeline, sink, known, staged, replay=replays)
         if accepting:
             sink.publish_accepting(output, lambda rows: write_marker.keep_refused(refused, rows))

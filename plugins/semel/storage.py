@@ -87,6 +87,12 @@ def sync_folder(path: str | os.PathLike) -> None:
     failpoints.point("storage.after_sync_folder")
 
 
+def sync_file(path: str | os.PathLike) -> None:
+    """Make durable what somebody else has written into a file."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and its parents, each durably."""
     missing = [path, *path.parents]

@@ -67,7 +67,7 @@ COUNTED = """
             CAST(raw->>'$.air_time' AS DECIMAL(8, 2)) AS air_time,
             CAST(replace(raw->>'$.time_hour', 'Z', '') AS TIMESTAMP) AS hour
         FROM lines
-        WHERE json_valid(raw) AND raw->>'$.origin' IS NOT NULL
+        WHERE json_valid(raw) AND (raw->>'$.origin') IS NOT NULL
             AND json_type(raw, '$.flight') = 'UBIGINT'
     )
     SELECT window_start, window_start + INTERVAL 3 HOURS AS window_end, carrier,

@@ -691,11 +691,26 @@ OF_MINUTES: dict[str, Removal] = {
     "a commit is not tried again by the library":
         code(f"{COMMITS}:_committed", "max_commit_retries=0", new="max_commit_retries=9"),
     "files that a vacuum took are put again":
-        code(f"{COMMITS}:presences", "any(gone)", new="False"),
+        code(f"{COMMITS}:presences", "name in active and table.size(name) is None"),
+    "a file that is gone is there again before anything is asked": gives(f"{COMMITS}:mend"),
+    "a file is put back with the bytes that the log says":
+        code(f"{COMMITS}:_put", "named not in (None, written := copy.tell())"),
+    "a commit without its rows has not landed":
+        code(f"{COMMITS}:presences", "len(active) < len(won.files)"),
+    "what a folder's log says is synced": gives("sinks.delta.table:Table.settle"),
     "rows are looked for beside the commit":
         code(f"{COMMITS}:presences", "table.count(now, won.batch_id)", new="0"),
     "a Delta table is looked at before any work":
         other("sinks.delta.table:Table._unfit", lambda _: lambda *_: iter(())),
+    "a Delta table that was made meanwhile is looked at":
+        code("sinks.delta.table:Table.fit", "found = self.examine(schema)",
+             new="found = self.now()"),
+    "a name that clients decode is refused": gives("sinks.delta.spec:misread"),
+    "a file has bounds of all its columns, or none":
+        code("sinks.delta.statistics:Statistics.text",
+             "any(both is None or None in both for both in bounds.values())"),
+    "a number's bound has all its digits":
+        code("sinks.delta.statistics:_json", 'f"{value:f}"', new="repr(float(value))"),
     "a bound of text is no less than what it is cut from":
         code("sinks.delta.statistics:_high", "_above(value[:TEXT_MAX])", new="value[:TEXT_MAX]"),
     "rows of a Delta table are counted":

@@ -138,7 +138,18 @@ def _circle(loaded: dict[Path, Spec]) -> Iterator[str]:
 
 def _same_place(spec: Spec, other: Spec) -> str | None:
     """How two pipelines' sinks meet, if they do. What an address hides, plan finds out."""
-    return spec.sink.meets(other.sink) if spec.sink.type == other.sink.type else None
+    if spec.sink.type == other.sink.type and (why := spec.sink.meets(other.sink)):
+        return why
+    return _taken(spec, other) or _taken(other, spec)
+
+
+def _taken(spec: Spec, other: Spec) -> str | None:
+    """What of another pipeline a vacuum of this one's output takes, if it does."""
+    folder = spec.sink.swept()
+    for kept in (other.sink_path(), other.declared_archive()) if folder else ():
+        if kept and kept.is_relative_to(folder):
+            return f"sink: a vacuum of {folder} takes what lies there, as {kept}, a folder"
+    return None
 
 
 def _same_files(spec: Spec, other: Spec) -> str | None:

@@ -40,26 +40,29 @@ def _of_folders(spec: Spec) -> Iterator[tuple[Key, str]]:
         key, _, why = str(error).partition(": ")
         yield tuple(key.split(".")), why
     try:
-        sink = spec.sink_path()
+        swept = spec.sink.swept()
+        sink = swept or spec.sink_path()
     except TerminalError as error:
-        yield ("sink", "path"), str(error).removeprefix("sink.path: ")
+        key, _, why = str(error).partition(": ")
+        yield tuple(key.split(".")), why
         return
-    yield from _of_archive(spec, sink, source)
+    at = ("sink", "table" if swept else "path")
+    yield from _of_archive(spec, sink, source, at)
     if source is None or sink is None:
         return
     if why := spec.source.misplaced():
         yield ("source", "path"), why
     if sink.is_relative_to(source):
-        yield ("sink", "path"), f"{sink} lies in the source's folder {source}; keep them apart"
+        yield at, f"{sink} lies in the source's folder {source}; keep them apart"
     elif source.is_relative_to(sink):
-        yield ("sink", "path"), f"{sink} holds the source's folder {source}; keep them apart"
+        yield at, f"{sink} holds the source's folder {source}; keep them apart"
 
 
 def _of_archive(
-    spec: Spec, sink: Path | None, source: Path | None
+    spec: Spec, sink: Path | None, source: Path | None, at: Key
 ) -> Iterator[tuple[Key, str]]:
     if sink and ARCHIVES in sink.parts:
-        yield ("sink", "path"), f"{sink} lies in a folder {ARCHIVES}, which is kept for archives"
+        yield at, f"{sink} lies in a folder {ARCHIVES}, which is kept for archives"
     key = ("sink", "archive")
     try:
         archive = spec.declared_archive()
@@ -70,6 +73,8 @@ def _of_archive(
         return
     if sink and sink.is_relative_to(archive):
         yield key, f"{archive} holds the sink; keep them apart"
+    elif spec.sink.swept() and archive.is_relative_to(sink):
+        yield key, f"{archive} lies in the sink, where a vacuum would take it; keep them apart"
     elif sink and archive.is_relative_to(sink) and archive != sink / ARCHIVES:
         yield key, f"{archive} lies in the sink; there it must be {sink / ARCHIVES}"
     elif source and (archive.is_relative_to(source) or source.is_relative_to(archive)):

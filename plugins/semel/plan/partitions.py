@@ -18,6 +18,7 @@ from semel.ledger import Ledger, Row, change, row, rows
 from semel.sources import Gone, Known, Offer, Partition, Range, Refusal, Shown, Spans
 
 _LOOK_BYTES = 16
+_LOOK = np.dtype([("first", "u8"), ("second", "u8")])
 
 
 def version(connection: sa.Connection, pipeline_id: int) -> int:
@@ -45,20 +46,12 @@ class Held:
 
     def known(self, ledger: Ledger, pipeline_id: int, shown: Shown) -> Known:
         """What the ledger knows about the things shown."""
-        looks = [self.looks[at : at + _LOOK_BYTES] for at in range(0, len(self.looks), _LOOK_BYTES)]
-        left, unsettled = set(looks), []
-        for item in shown.found:
-            text = f"{item.name}//{item.identity}//{item.fingerprint}"
-            look = sha256(text.encode()).digest()[:_LOOK_BYTES]
-            if look in left:
-                left.remove(look)
-            else:
-                unsettled.append(item)
-        asked = self.others
-        if left:  # They look otherwise now, or are not shown.
-            ids = np.frombuffer(self.settled, ">i8")
-            gone = [at for at, look in enumerate(looks) if look in left]
-            asked = asked + ids[gone].tolist()
+        now = b"".join(sha256(look.encode()).digest()[:_LOOK_BYTES] for look in shown.looks())
+        then, now = np.frombuffer(self.looks, _LOOK), np.frombuffer(now, _LOOK)
+        # They look otherwise now, or are not shown.
+        gone = np.frombuffer(self.settled, ">i8")[_outside(then, now)]
+        asked = self.others + gone.tolist()
+        unsettled = shown.at(_outside(now, then).tolist())
         partitions = ledger.rows("partitions", "by_id", partitions=asked) if asked else []
         return Known(
             partitions=[Partition(**r) for r in partitions],
@@ -66,6 +59,16 @@ class Held:
             refused=self.refused,
             rows=partial(ledger.rows, pipeline_id=pipeline_id),
         )
+
+
+def _outside(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The places of those that are not among the others."""
+    if not len(others):
+        return np.arange(len(some))
+    others = others[np.argsort(others["first"])]
+    places = np.searchsorted(others["first"], some["first"])
+    # Of others that begin alike one is compared: what is told apart in vain is looked at again.
+    return np.flatnonzero(others[np.minimum(places, len(others) - 1)] != some)
 
 
 def held(connection: sa.Connection, pipeline_id: int, orphans: Iterable[int] = ()) -> Held:

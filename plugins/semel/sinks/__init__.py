@@ -223,6 +223,11 @@ class Sink(ABC):
         """The name that a data file will get, unique for (batch, part). Pure; by stage's seal."""
         return f"{self.address}#b{batch_id:08d}-{part:05d}"
 
+    def mend(self, won: Won) -> None:  # noqa: ARG002
+        """Put there again what of a landed batch is gone, where nobody could read the target
+        without. By finalize, before it asks anything. Errors as of `publish`.
+        """
+
     @abstractmethod
     def look(self, won: Won) -> Sequence[Presence]:
         """Report which of `won.files` are there. By finalize, in the driver, before each publish.

@@ -114,6 +114,13 @@ class Declared(Model):
         """
         return None
 
+    def swept(self) -> Path | None:
+        """A folder from which a vacuum takes all that is not the output's; None: there is none.
+
+        TerminalError: it lies outside the data roots.
+        """
+        return None
+
     @classmethod
     def away(cls, url: str, connection: str | None) -> Away | None:  # noqa: ARG003
         """The output at a URL. None: it is no URL of this kind's. SemelError: it is not reached."""

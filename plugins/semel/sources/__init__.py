@@ -16,7 +16,7 @@ How a plan asks a source:
 import re
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
@@ -157,6 +157,17 @@ class Shown:
     found: Sequence[Found]
     refused: list[Refusal]
     notes: tuple[str, ...] = ()
+
+    def looks(self) -> Iterable[str]:
+        """How each thing looks, in their order: what the ledger knows of one that is settled.
+
+        Two slashes part the three: no name or identity holds two in a row.
+        """
+        return (f"{one.name}//{one.identity}//{one.fingerprint}" for one in self.found)
+
+    def at(self, places: list[int]) -> list[Any]:
+        """The things at some places of `found`."""
+        return [self.found[place] for place in places]
 
 
 @dataclass(frozen=True, kw_only=True)

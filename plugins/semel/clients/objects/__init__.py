@@ -228,6 +228,15 @@ class Store:
                 status = _UNAUTHORIZED
             raise self._told(error, code, status, right) from None
 
+    def told(self, error: Exception) -> SemelError | None:
+        """What the service answered to another client of obstore's library; None: nothing of that
+        is wrong.
+        """
+        code, status = _code(error), _status(error)
+        if not status or (status == _GONE and code not in _NO_BUCKET):
+            return None
+        return self._told(error, code, status, "GetObject and PutObject")
+
     def _told(self, error: Exception, code: str, status: int, right: str) -> SemelError:
         named = code or (f"status {status}" if status else type(error).__name__)
         if "169.254.169.254" in str(error) or "metadata.google.internal" in str(error):

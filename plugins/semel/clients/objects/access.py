@@ -5,6 +5,7 @@ machine's own. They are looked up in the process that uses them, so no secret tr
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -63,6 +64,7 @@ _EXAMPLES = {
     "wasb": '"conn_type": "wasb", "login": "storage account", "password": "its key"',
 }
 _KINDS = {"s3": "aws", "gs": "google_cloud_platform", "az": "wasb"}
+_TOKEN = "AWS_SESSION_TOKEN"
 _NO_ROLES = ("role_arn", "assume_role_method", "assume_role_kwargs", "profile_name")
 _NO_CHAINS = ("key_secret_name", "impersonation_chain", "idp_issuer_url")
 
@@ -135,6 +137,13 @@ def options(
     if connection is not None:
         text = text_of(connection, find, _EXAMPLES[_KINDS[place.service]])
     access = _access(place, connection, text)
+    if access.keys and not access.keys.get("token") and os.environ.get(_TOKEN):
+        # That client takes from the environment what it is not told.
+        raise TerminalError(
+            f"{_TOKEN} is set here, which is of other credentials than the key of "
+            f"{access.who}: unset it, give the connection a token of its own (extra "
+            "aws_session_token), or leave sink.connection out"
+        )
     told = {**access.config, **{key: value for key, value in (access.keys or {}).items() if value}}
     return {
         "allow_http": "true", "connect_timeout": f"{CONNECT_SECONDS}s",

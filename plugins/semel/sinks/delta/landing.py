@@ -12,7 +12,6 @@ What landed is a set of such ids, and no highest number: batches are finalized i
 
 import tempfile
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from semel import failpoints
-from semel.errors import RetryableError
+from semel.errors import CorruptionError, RetryableError
 from semel.formats.parquetsink import ROW_GROUP_BYTES
 from semel.formats.pieces import gathered
 from semel.model.manifest import ManifestFile
@@ -60,30 +59,48 @@ def presences(table: Table, won: Won) -> list[Presence]:
     if now.transaction_version(app_id(won)) is None:
         there = table.count(now, won.batch_id)
         return [Presence.WRONG if there else Presence.ABSENT] * len(won.files)
-    gone = [table.size(name_of(won, file)) is None for file in won.files]
+    active = table.active(now, [name_of(won, file) for file in won.files])
+    if len(active) < len(won.files) and not table.count(now, won.batch_id):
+        raise CorruptionError(
+            f"batch {won.batch_id}: {table.address} has its commit, and none of its rows: somebody "
+            "has restored the table to a version before it, or overwritten it. RESTORE the version "
+            "that has them"
+        )
     # A compaction has put others in the place of files; a vacuum before the commit has not.
-    active = {uri.rpartition("/")[2] for uri in now.file_uris()} if any(gone) else ()
     return [
-        Presence.ABSENT if is_gone and name_of(won, file) in active else Presence.RIGHT
-        for file, is_gone in zip(won.files, gone, strict=True)
+        Presence.ABSENT if name in active and table.size(name) is None else Presence.RIGHT
+        for name in (name_of(won, file) for file in won.files)
     ]
 
 
-def land(table: Table, won: Won, missing: Sequence[ManifestFile]) -> None:
+# Keeps DL3.
+def mend(table: Table, won: Won) -> None:
+    """Put there again what a commit of the batch names and is gone: nobody can read the table.
+
+    CorruptionError: what is put there would not be what was.
+    """
+    now = table.now()
+    if now is None or now.transaction_version(app_id(won)) is None:
+        return
+    names = {name_of(won, file): file for file in won.files}
+    for name, size in table.active(now, list(names)).items():
+        if table.size(name) is None:
+            _put(table, won, names[name], size)
+
+
+def land(table: Table, won: Won) -> None:
     """Let a batch land, unless it has, or rows of its number are there.
 
     RetryableError: others have committed all the time.
     """
     now = table.fit(won.schema)
-    landed = now.transaction_version(app_id(won)) is not None
-    if not landed and table.count(now, won.batch_id):
-        return  # The next look tells what they are.
-    # What is not named by a commit may have been taken away since.
-    files = missing if landed else won.files
-    with ThreadPoolExecutor(PUTS_AT_ONCE) as threads:
-        adds = list(threads.map(partial(_put, table, won), files))
-    if landed:
+    if now.transaction_version(app_id(won)) is not None:
+        mend(table, won)
         return
+    if table.count(now, won.batch_id):
+        return  # The next look tells what they are.
+    with ThreadPoolExecutor(PUTS_AT_ONCE) as threads:
+        adds = list(threads.map(partial(_put, table, won), won.files))
     for _ in range(COMMITS_MAX):
         failpoints.point("sink.before_delta")
         if _committed(table, now, won, adds):
@@ -114,15 +131,27 @@ def _committed(table: Table, now: DeltaTable, won: Won, adds: list[AddAction]) -
                 adds, mode="append", schema=now.schema(), partition_by=[], commit_properties=about
             )
         except CommitFailedError:
+            later = table.now()
+            if later is not None and later.version() == now.version():
+                raise  # Nobody has committed: it is refused.
             return False
     return True
 
 
-def _put(table: Table, won: Won, file: ManifestFile) -> AddAction:
-    """Write a file below the table; or take the one of that name, which a twin has written."""
+def _put(table: Table, won: Won, file: ManifestFile, named: int | None = None) -> AddAction:
+    """Write a file below the table; or take the one of that name, which a twin has written.
+    `named`: its bytes, where a commit says them.
+    """
     name = name_of(won, file)
     with tempfile.TemporaryFile(dir=Path(file.staged_path).parent) as copy:
         told = _write(copy, won, file)
+        if named not in (None, written := copy.tell()):
+            raise CorruptionError(
+                f"batch {won.batch_id}: {table.address}/{name} is gone, had {named} bytes, and "
+                f"written anew it would have {written}: by another version of pyarrow. Run "
+                f"finalize with the one that wrote it, as {file.staged_path} says, or restore it "
+                "from a backup"
+            )
         copy.seek(0)
         failpoints.point("sink.before_file")
         table.put(name, copy.read())

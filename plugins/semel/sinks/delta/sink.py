@@ -54,7 +54,12 @@ class DeltaSink(Remote):
 
     def publish(self, won: Won, missing: Sequence[ManifestFile]) -> None:
         if missing:
-            landing.land(self._table, won, missing)
+            landing.land(self._table, won)
+        else:
+            self._table.settle()
+
+    def mend(self, won: Won) -> None:
+        landing.mend(self._table, won)
 
     def forget(self, batches: Sequence[int]) -> str:
         shown = ", ".join(map(str, batches))
@@ -75,5 +80,8 @@ class DeltaSink(Remote):
         if found != wanted:
             raise MiscountError(
                 f"{self.address} has {found} rows of batch {marker.made_by}, and {wanted} were put "
-                "in: somebody has changed them; RESTORE the version that had them"
+                "in: somebody has changed them. Put them back from a version that had them: "
+                f"DELETE FROM delta.`{self.address}` WHERE _semel_batch = {marker.made_by}; INSERT "
+                f"INTO delta.`{self.address}` SELECT * FROM delta.`{self.address}` VERSION AS OF n "
+                f"WHERE _semel_batch = {marker.made_by}"
             )

@@ -1,5 +1,6 @@
 """The declaration of a Delta table as a sink."""
 
+import re
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -10,6 +11,13 @@ from semel.clients.objects import access
 from semel.declare.parts import Text
 from semel.declare.place import Place, reached
 from semel.sinks.spec import Declared, Service, folder_of
+
+
+def misread(table: str) -> str | None:
+    """How the library that commits takes a table's name for another one, if it does."""
+    if re.search(r"%[0-9A-Fa-f]{2}", table) or ("\\" in table and "://" not in table):
+        return "has a % before two hex digits, or a backslash, which clients of Delta decode"
+    return None
 
 
 class DeltaSink(Service):
@@ -48,6 +56,10 @@ class DeltaSink(Service):
         """The folder, where it is one. TerminalError: it lies outside the data roots."""
         return settings.allowed(self.table, "sink.table")
 
+    def swept(self) -> Path | None:
+        """The table's folder."""
+        return self.below() if self.store is None else None
+
     def describe(self) -> str:
         """The table, and how it is reached."""
         if self.store is None:
@@ -73,6 +85,8 @@ class DeltaSink(Service):
     @field_validator("table", mode="before")
     @classmethod
     def _table(cls, found: object) -> object:
+        if isinstance(found, str) and (why := misread(found)):
+            raise ValueError(why)
         if isinstance(found, str) and "://" in found:
             return access.checked_url(found)
         return folder_of(found) if isinstance(found, str) else found

@@ -1,13 +1,14 @@
 """What a commit says of a file, by which readers pass over it: of each column the least and the
 greatest value, and how many are null (the Delta protocol's "Per-file Statistics").
 
-A bound may be wider than the values, and never narrower: a reader would miss rows. deltalake's
-datasets find no row at all by a column that lacks bounds which other columns of the file have, so
-all types have some for which JSON has values.
+A bound may be wider than the values, and never narrower: a reader would miss rows. Where a column
+has no bounds that JSON can hold, as with a NaN, the file has none at all: deltalake's datasets find
+no row by a column that lacks bounds which other columns of the file have. Numbers have all their
+digits, for some readers take the text itself for a decimal; and letters are not escaped, for
+deltalake's reader of JSON joins the halves of a surrogate pair wrongly.
 """
 
 import json
-import math
 import sys
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -49,14 +50,13 @@ class Statistics:
 
     def text(self) -> str:
         """As a commit has them."""
-        found = {name: both for name, both in self._bounds.items() if both}
-        return json.dumps({
-            "numRecords": self.rows,
-            "minValues": {name: _low(low) for name, (low, _) in found.items()},
-            "maxValues": {name: high for name, (_, of) in found.items()
-                          if (high := _high(of)) is not None},
-            "nullCount": self._nulls,
-        })  # fmt: skip
+        counts = f'"numRecords":{self.rows},"nullCount":{_object(self._nulls)}'
+        bounds = {name: both and (_low(both[0]), _high(both[1]))
+                  for name, both in self._bounds.items()}  # fmt: skip
+        if any(both is None or None in both for both in bounds.values()):
+            return f"{{{counts}}}"
+        low, high = ({name: both[at] for name, both in bounds.items()} for at in (0, 1))
+        return f'{{{counts},"minValues":{_object(low)},"maxValues":{_object(high)}}}'
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -74,27 +74,37 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
     return found["min"], found["max"]
 
 
+def _object(values: dict[str, Any]) -> str:
+    texts = (f"{json.dumps(name, ensure_ascii=False)}:{_json(value)}"
+             for name, value in values.items())  # fmt: skip
+    return f"{{{','.join(texts)}}}"
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return json.dumps(value, ensure_ascii=False)
+
+
 def _low(value: Any) -> Any:
     if isinstance(value, datetime):
         return _time(value - timedelta(microseconds=value.microsecond % 1_000))
-    if isinstance(value, Decimal):
-        near = float(value)
-        return math.nextafter(near, -math.inf) if Decimal(near) > value else near
     if isinstance(value, str):
         return value[:TEXT_MAX]
+    if isinstance(value, float) and value == 0:
+        return -0.0  # Some readers order it before 0.0.
     return value.isoformat() if isinstance(value, date) else value
 
 
 def _high(value: Any) -> Any:
-    """None: nothing that is as short is greater."""
+    """None: no time that there is is as great."""
     if isinstance(value, datetime):
         up = timedelta(microseconds=-value.microsecond % 1_000)
         return None if value.replace(tzinfo=None) > datetime.max - up else _time(value + up)
-    if isinstance(value, Decimal):
-        near = float(value)
-        return math.nextafter(near, math.inf) if Decimal(near) < value else near
     if isinstance(value, str) and len(value) > TEXT_MAX:
-        return _above(value[:TEXT_MAX])
+        return _above(value[:TEXT_MAX]) or value
+    if isinstance(value, float) and value == 0:
+        return 0.0
     return value.isoformat() if isinstance(value, date) else value
 
 

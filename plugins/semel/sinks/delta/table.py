@@ -5,6 +5,7 @@ through it fails where somebody has committed since.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -19,9 +21,16 @@ from semel import storage
 from semel.clients.objects import Store
 from semel.clients.objects.access import options
 from semel.clients.sql import column, query
-from semel.errors import CorruptionError, SemelError, TerminalError, UnavailableError, first_line
+from semel.errors import (
+    CorruptionError,
+    RetryableError,
+    SemelError,
+    TerminalError,
+    UnavailableError,
+    first_line,
+)
 from semel.sinks import Note
-from semel.sinks.delta.spec import DeltaSink
+from semel.sinks.delta.spec import DeltaSink, misread
 
 OWN = pa.schema([("_semel_batch", pa.int64()), ("_semel_seq", pa.int64())])
 """The columns that semel adds: which batch a row is of, and its place in the order of commits."""
@@ -39,6 +48,17 @@ _UNSAID = re.compile(r"[ ,;{}()\n\t=]")
 
 _ROW_CHECKS = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 _CONSTRAINT = "delta.constraints."
+_NULLS = ("nullable", "containsNull", "valueContainsNull")
+_LEGACY_IDENTITY = 6
+"""The version of writers that has identity columns, and all before, without their names."""
+
+_DIGITS = 20
+_ENTRY = re.compile(r"\d{20}\.(json|checkpoint\.)")
+"""The commits and checkpoints of a log."""
+
+_DENIED = re.compile(r"[^:()]+\(os error (1|13|30)\)")
+"""EPERM, EACCES and EROFS, as Rust tells them."""
+
 _MAPPING, _FORGETS = "delta.columnMapping.mode", "delta.setTransactionRetentionDuration"
 
 
@@ -56,8 +76,9 @@ class Table:
         """The table at its newest version; None: there is none yet. Errors as of `Store`."""
         if not self._is_there():
             return None
-        with self.answers():
+        with self.answers(), suppress(TableNotFoundError):  # Who made it died before its commit.
             return DeltaTable(self.address, storage_options=self._options)
+        return None
 
     def _is_there(self) -> bool:
         # The store's own client says what is wrong in ten seconds, and in better words.
@@ -71,24 +92,38 @@ class Table:
         if (found := self.examine(schema)) is not None:
             return found
         made = delta_schema(with_own(schema))
-        with self.answers(), suppress(DeltaError):  # Where a twin has made it, the output fits.
-            DeltaTable.create(
-                self.address, schema=made, mode="error", storage_options=self._options
-            )
+        if self._store is None:
+            storage.make_folder(Path(self.address))
         with self.answers():
-            return DeltaTable(self.address, storage_options=self._options)
+            try:
+                DeltaTable.create(
+                    self.address, schema=made, mode="error", storage_options=self._options
+                )
+            except DeltaError:
+                if self.now() is None:
+                    raise
+        # Somebody may have made another one meanwhile.
+        found = self.examine(schema)
+        if found is None:
+            raise RetryableError(f"{self.address} was made, and is gone; run finalize again")
+        return found
 
     def put(self, name: str, data: bytes) -> None:
         """Add a file, durably, where none of its name is."""
         if self._store is not None:
             self._store.create(name, data, {})
             return
-        folder = Path(self.address)
-        storage.make_folder(folder)
         try:
-            storage.write_new(folder / name, data)
+            storage.write_new(Path(self.address, name), data)
         except FileExistsError:
             return  # Of a twin.
+
+    def active(self, table: DeltaTable, names: list[str]) -> dict[str, int]:
+        """Those of some files that a version names, and their bytes as it says."""
+        with self.answers():
+            told = pa.table(table.get_add_actions())
+        told = told.filter(pc.is_in(told["path"], pa.array(names, told["path"].type)))
+        return dict(zip(told["path"].to_pylist(), told["size_bytes"].to_pylist(), strict=True))
 
     def size(self, name: str) -> int | None:
         """Bytes of a file; None: there is none."""
@@ -98,6 +133,22 @@ class Table:
             return Path(self.address, name).stat().st_size
         except FileNotFoundError:
             return None
+
+    # Keeps DL8.
+    def settle(self) -> None:
+        """Make what was committed durable: the newest checkpoint, and all commits behind it."""
+        if self._store is not None:
+            return
+        log = Path(self.address, LOG)
+        entries = {name: int(name[:_DIGITS]) for name in os.listdir(log) if _ENTRY.match(name)}
+        newest = max((entries[name] for name in entries if ".checkpoint" in name), default=0)
+        for name, version in entries.items():
+            if version >= newest:
+                # A checkpoint may have taken it away meanwhile.
+                with suppress(FileNotFoundError):
+                    storage.sync_file(log / name)
+        storage.sync_folder(log)
+        storage.sync_folder(log.parent)
 
     @contextmanager
     def answers(self) -> Iterator[None]:
@@ -109,8 +160,10 @@ class Table:
 
     def _told(self, error: Exception) -> SemelError:
         why = first_line(error)
-        if isinstance(error, TableNotFoundError):
-            return TerminalError(f"{self.address} is not there ({why}); restore it")
+        if self._store is not None and (told := self._store.told(error)):
+            return told
+        if denied := _DENIED.search(str(error)):
+            return TerminalError(f"{self.address}: {denied[0]}; give semel the right to write there")
         if isinstance(error, DeltaError):
             return TerminalError(
                 f"{self.address}: its log cannot be read or written ({why}); repair the table"
@@ -119,9 +172,21 @@ class Table:
 
     def _asked(self, table: DeltaTable, text: str) -> Iterator[pa.RecordBatch]:
         """What a statement finds in a version of the table."""
-        with self.answers():
+        if not {*OWN.names} <= {field.name for field in table.schema().fields}:
+            return  # Nobody's batch has landed in it.
+        try:
             for rows in QueryBuilder().register("told", table).execute(text):
                 yield pa.record_batch(rows)
+        except Exception as error:
+            # What DataFusion raises has no class of its own.
+            if isinstance(error, (DeltaError, OSError)):
+                raise self._told(error) from error
+            if type(error) is not Exception:
+                raise
+            raise CorruptionError(
+                f"{self.address}: a file that its log names cannot be read ({_one_line(error)}); "
+                "restore it from a backup. A vacuum with a short retention may have taken it"
+            ) from error
 
     # Keeps DL3.
     def count(self, table: DeltaTable, batch_id: int) -> int:
@@ -158,6 +223,8 @@ class Table:
     # Keeps DL4, DL5.
     def examine(self, schema: pa.Schema | None) -> DeltaTable | None:
         """The table, if there is one. TerminalError: the output does not fit in it."""
+        if why := misread(self.address):
+            raise TerminalError(f"{self.address} {why}; give the table another name")
         if why := next(_unsaid(schema or pa.schema([])), None):
             raise TerminalError(f"the output {why}")
         table = self.now()
@@ -171,6 +238,8 @@ class Table:
         features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
         if unknown := sorted(features - FEATURES):
             yield f"has the feature {unknown[0]}, which a commit of files alone may not keep"
+        if not features and protocol.min_writer_version == _LEGACY_IDENTITY:
+            yield "has the feature identityColumns, which a commit of files alone may not keep"
         if about.partition_columns:
             yield f"is partitioned by {', '.join(about.partition_columns)}, which semel does not do"
         settings = about.configuration
@@ -181,11 +250,11 @@ class Table:
         if _FORGETS in settings:
             yield f"has {_FORGETS}, by which it forgets which batches it has"
         there = {field["name"]: field for field in json.loads(table.schema().to_json())["fields"]}
-        for field in there.values():
-            if named := next((key for key in _ROW_CHECKS if key in field["metadata"]), None):
-                yield f"has {named} at {field['name']!r}, which only a writer of rows can keep"
-            if not field["nullable"]:
-                yield f"has {field['name']!r} NOT NULL, which only a writer of rows can check"
+        for name, part in ((n, p) for n, field in there.items() for p in _parts(field)):
+            if named := next((key for key in _ROW_CHECKS if key in part.get("metadata", ())), None):
+                yield f"has {named} at {name!r}, which only a writer of rows can keep"
+            if any(part.get(key) is False for key in _NULLS):
+                yield f"has {name!r} NOT NULL, or a part of it, which only a writer of rows can check"
         yield from _lacking(there, OWN if schema is None else with_own(schema))
 
 
@@ -203,6 +272,18 @@ def _lacking(there: Mapping[str, Any], schema: pa.Schema) -> Iterator[str]:
         elif name in there and _bare(there[name]["type"]) != _bare(field["type"]):
             word = _word(field["type"])
             yield f"has {name!r} as {_word(there[name]['type'])}, and the output's is {word}"
+
+
+def _parts(kind: Any) -> Iterator[dict[str, Any]]:
+    """A field or a type, and all that it is made of."""
+    if isinstance(kind, dict):
+        yield kind
+    for part in kind.values() if isinstance(kind, dict) else kind if isinstance(kind, list) else ():
+        yield from _parts(part)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _bare(kind: Any) -> Any:

@@ -58,6 +58,11 @@ class Listing(Shown):
     root: Path
     found: list[ListedFile]
 
+    def looks(self) -> Iterator[str]:
+        """By the fields themselves: calls would take as long again."""
+        for path, _, device, inode, size, mtime_ns, ctime_ns in self.found:
+            yield f"{path}//{device}:{inode}//{size}:{mtime_ns}:{ctime_ns}"
+
     @property
     def complete(self) -> bool:
         return not any(item.reason in _UNSEEN for item in self.refused)

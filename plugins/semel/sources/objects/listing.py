@@ -71,8 +71,21 @@ class Parts(Sequence[ObjectPart]):
         if not isinstance(at, slice):
             at = range(len(self))[at]
             return self[at : at + 1][0]
-        taken = self._rows.take(self._order[at])
-        return [_part(*row) for row in zip(*taken.to_pydict().values(), strict=True)]
+        return _parts(self._rows.take(self._order[at]))
+
+    def some(self, places: pa.Array) -> list[ObjectPart]:
+        """Those at some places."""
+        return _parts(self._rows.take(self._order.take(places)))
+
+    def looks(self) -> Iterator[str]:
+        """As `Shown.looks`, without an object for each."""
+        for at in range(0, len(self), _ROWS_AT_ONCE):
+            rows = self._rows.take(self._order[at : at + _ROWS_AT_ONCE])
+            name, length = rows["name"], rows["length"].cast(pa.large_string())
+            etag = pc.replace_substring(rows["etag"], "/", "|")
+            colon, slashes = pa.scalar(":", pa.large_string()), pa.scalar("//", pa.large_string())
+            look = pc.binary_join_element_wise(length, etag, colon)
+            yield from pc.binary_join_element_wise(name, name, look, slashes).to_pylist()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +94,13 @@ class ObjectListing(Listing):
 
     found: Parts
     scope: Scope
+
+    def looks(self) -> Iterator[str]:
+        """By the columns."""
+        return self.found.looks()
+
+    def at(self, places: list[int]) -> list[ObjectPart]:
+        return self.found.some(pa.array(places, pa.uint64()))
 
     def shows(self, names: Collection[str]) -> set[str]:
         """Which of these are shown."""
@@ -156,6 +176,10 @@ def _etag(found: Object) -> str:
             "read it from a store that does"
         )
     return found.etag
+
+
+def _parts(rows: pa.Table) -> list[ObjectPart]:
+    return [_part(*row) for row in zip(*rows.to_pydict().values(), strict=True)]
 
 
 def _part(
