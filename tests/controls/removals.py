@@ -280,7 +280,8 @@ OF_SECONDS: dict[str, Removal] = {
         "sources.objects.matching:judge", "Own.OTHER: Does.REPLACED", new="Own.OTHER: Does.GO_ON"
     ),
     "each read names the etag": all_of(
-        code("clients.objects:Store.read", '{"if_match": f\'"{etag}"\', "range"', new='{"range"'),
+        *(code(f"clients.objects:Store.{name}", '{"if_match": f\'"{etag}"\', "range"',
+               new='{"range"') for name in ("read", "chunks")),
         gives("clients.objects:Store._check"),
     ),
     "what was read says what it is of": gives("clients.objects:Store._check"),

@@ -1,9 +1,10 @@
 """What `Store` promises of objects, against a real server of S3's protocol."""
 
 import json
+import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -14,6 +15,7 @@ from fixtures.objects.azure import Azure
 from fixtures.objects.s3 import CONNECTION, PASSWORD, S3
 from fixtures.postgres.server import free_port
 from semel.clients.objects import Store
+from semel.clients.objects.file import ObjectFile
 from semel.errors import TerminalError, UnavailableError
 
 TOLD_SECONDS = 10
@@ -75,6 +77,40 @@ def test_what_is_read_is_what_was_listed(s3: S3) -> None:
         store.read("a", etag, 2, 5)
     with pytest.raises(FileNotFoundError):
         store.head("a")
+
+
+def test_a_stream_that_lapses_is_asked_for_anew(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nobody reads, a service may end it: what is read on is the rest, of the same version;
+    a second failure at one place is told. A seek begins anew."""
+    bucket, data = s3.bucket(), random.Random(1).randbytes(5 << 20)
+    etag = s3.put(bucket, "a", data)
+    stream, asked, fail = Store.chunks, [], 1
+
+    def lapsing(self: Store, key: str, etag: str, start: int, *more: int) -> Iterator[memoryview]:
+        asked.append(start)
+        for number, piece in enumerate(stream(self, key, etag, start, *more)):
+            if number == fail:
+                raise UnavailableError("it has ended")
+            yield piece
+
+    monkeypatch.setattr(Store, "chunks", lapsing)
+    file = ObjectFile(s3.store(bucket), "a", etag, len(data))
+    file.until = len(data)
+    read = bytearray(len(data))
+    assert file.readinto(memoryview(read)) == len(data) == file.tell() and read == data
+    assert len(asked) >= 5 and asked == sorted({*asked})
+    file.seek(7)
+    assert file.readinto(memoryview(read)[:3]) == 3 and read[:3] == data[7:10]
+    fail = 0
+    file.seek(11)
+    with pytest.raises(UnavailableError):
+        file.readinto(memoryview(read)[:3])
+    s3.put(bucket, "a", b"other")
+    fail = -1
+    with pytest.raises(FileNotFoundError, match="another version"):
+        file.readinto(memoryview(read)[:3])
 
 
 def test_an_object_is_put_where_none_is(s3: S3) -> None:

@@ -18,6 +18,7 @@ from semel.ledger import Ledger, Row, change, row, rows
 from semel.sources import Gone, Known, Offer, Partition, Range, Refusal, Shown, Spans
 
 _LOOK_BYTES = 16
+_COMPARED_AT_ONCE = 50_000
 _LOOK = np.dtype([("first", "u8"), ("second", "u8")])
 
 
@@ -46,8 +47,10 @@ class Held:
 
     def known(self, ledger: Ledger, pipeline_id: int, shown: Shown) -> Known:
         """What the ledger knows about the things shown."""
-        now = b"".join(sha256(look.encode()).digest()[:_LOOK_BYTES] for look in shown.looks())
-        then, now = np.frombuffer(self.looks, _LOOK), np.frombuffer(now, _LOOK)
+        digests = bytearray()
+        for look in shown.looks():
+            digests += sha256(look.encode()).digest()[:_LOOK_BYTES]
+        then, now = np.frombuffer(self.looks, _LOOK), np.frombuffer(digests, _LOOK)
         # They look otherwise now, or are not shown.
         gone = np.frombuffer(self.settled, ">i8")[_outside(then, now)]
         asked = self.others + gone.tolist()
@@ -66,9 +69,13 @@ def _outside(some: np.ndarray, others: np.ndarray) -> np.ndarray:
     if not len(others):
         return np.arange(len(some))
     others = others[np.argsort(others["first"])]
-    places = np.searchsorted(others["first"], some["first"])
-    # Of others that begin alike one is compared: what is told apart in vain is looked at again.
-    return np.flatnonzero(others[np.minimum(places, len(others) - 1)] != some)
+    outside = np.empty(len(some), bool)
+    for at in range(0, len(some), _COMPARED_AT_ONCE):
+        few = some[at : at + _COMPARED_AT_ONCE]
+        places = np.searchsorted(others["first"], few["first"])
+        # Of others that begin alike one is compared: what is told apart in vain is looked at again.
+        outside[at : at + _COMPARED_AT_ONCE] = others[np.minimum(places, len(others) - 1)] != few
+    return np.flatnonzero(outside)
 
 
 def held(connection: sa.Connection, pipeline_id: int, orphans: Iterable[int] = ()) -> Held:

@@ -120,7 +120,7 @@ class Store:
             self._check(key, etag, found)
             return bytes(found.bytes())
 
-    def chunks(self, key: str, etag: str, start: int, end: int, size: int) -> Iterator[bytes]:
+    def chunks(self, key: str, etag: str, start: int, end: int, size: int) -> Iterator[memoryview]:
         """The same, in chunks of at least `size` bytes but for the last: one answer's."""
         import obstore
 
@@ -134,7 +134,7 @@ class Store:
                 piece = next(pieces, None)
             if piece is None:
                 return
-            yield bytes(piece)
+            yield memoryview(piece)
 
     def _check(self, key: str, etag: str, found: Any) -> None:
         """Some services pass over If-Match: the answer says what it is of."""

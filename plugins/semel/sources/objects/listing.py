@@ -138,6 +138,7 @@ def list_objects(context: Context, store: Store, scope: Scope) -> ObjectListing:
     # One after the other, so that two copies are there of one column at most.
     whole = [pa.concat_arrays([pa.array([], kind), *columns.pop(0)]) for kind in _COLUMNS.types]
     table = pa.table(whole, schema=_COLUMNS)
+    pa.default_memory_pool().release_unused()
     _check_once(declared.url, whole[0])
     found = Parts(table, ("name",) if declared.ordered else ("modified", "name"))
     return ObjectListing(found=found, refused=refused, complete=True, scope=scope)

@@ -226,6 +226,7 @@ class Objects(SealedSource):
                 columns = formats.header_in(self.context, head)
         # What is packed is read from its first byte to its last; records have positions in there.
         packed = packing(file.name) is not None
+        file.until = file.size if packed else split.end
         with unpacked(file) as content:
             yield from read_split(
                 content,
