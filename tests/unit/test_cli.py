@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
@@ -198,14 +199,18 @@ def test_validate_sees_two_files_of_one_name(tmp_path, capsys):
     assert f"{copy}: name: {FLIGHTS} declares 'flights' too" in capsys.readouterr().out
 
 
-def test_every_command_has_an_example(capsys):
-    """Each command that there is shows help with an example and has --json."""
+def test_every_command_has_an_example(capsys, monkeypatch):
+    """Each command that there is shows help with an example and has --json; its text flows."""
+    monkeypatch.setenv("COLUMNS", "80")
     for name in cli.COMMANDS:
         if cli._function(name):
             assert cli.main([name, "--help"]) == 0
             shown = capsys.readouterr().out
             assert f"semel {name}" in shown.split("Example")[1]
             assert "--json" in shown
+            told = shown.partition("╭")[0].splitlines()
+            for line, later in itertools.pairwise(one.strip() for one in told):
+                assert not later or not line or len(f"{line} {later.split()[0]}") > 78, line
 
 
 def imported_by(code: str) -> set[str]:

@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 a promise is broken or work failed; 2 usage, also an unkno
 {"error": kind, "message": text, "next": what to do}. Each failure ends with the line `next: ...`.
 """
 
+import inspect
 import sys
 import traceback
 from collections.abc import Callable
@@ -67,8 +68,11 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: typer.Context, cmd_name: str) -> object | None:
         if cmd_name not in COMMANDS:
             return None
-        single = typer.Typer(add_completion=False)
-        single.command(name=cmd_name)(_function(cmd_name))
+        single, function = typer.Typer(add_completion=False), _function(cmd_name)
+        # Typer keeps the line breaks of a docstring, which is wider than most terminals.
+        paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+        text = "\n\n".join(" ".join(one.split()) for one in paragraphs)
+        single.command(name=cmd_name, help=text)(function)
         return typer.main.get_command(single)
 
 
