@@ -420,3 +420,16 @@ def test_rows_that_were_changed_are_put_back_as_the_message_says(
     run(folder, ledger, "r3", 40, 45)
     assert found(folder) == [*ids(0, 10), *ids(20, 30), *ids(40, 45)]
     proven(folder.spec())
+
+
+def test_a_batch_without_rows_makes_no_table(folder: Delta, ledger: Ledger) -> None:
+    """It has nothing to land; the one behind it does."""
+    folder.bench.write("in/a.jsonl", b"")
+    folder.bench.write("in/b.jsonl", b"no json\n")
+    spec = folder.bench.spec(sink=folder.declared, limits={"quarantine_ratio_max": 1.0})
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    assert len(markers_of(spec)) == 1 and not folder.is_there()
+    folder.bench.write("in/c.jsonl", events(0, 5))
+    run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
+    assert found(folder) == ids(0, 5)
+    proven(spec)

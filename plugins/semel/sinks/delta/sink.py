@@ -55,7 +55,7 @@ class DeltaSink(Remote):
     def publish(self, won: Won, missing: Sequence[ManifestFile]) -> None:
         if missing:
             landing.land(self._table, won)
-        else:
+        elif won.files:
             self._table.settle()
 
     def mend(self, won: Won) -> None:
