@@ -245,6 +245,12 @@ def login(ends: Endpoints) -> dict[str, str | None]:
     return {"url": ends.airflow_url, "user": user, "password": password}
 
 
+def of_run(ends: Endpoints, api: AirflowApi, pipeline: str, run_id: str) -> dict[str, str | None]:
+    """The same, and where a run is."""
+    where = {"dag": f"{api.url}/dags/{pipeline}", "run": api.run_url(pipeline, run_id)}
+    return login(ends) | where
+
+
 def login_told(airflow: Mapping[str, Any]) -> str:
     """The same on one line."""
     return f"Airflow: {airflow['url']}, user {airflow['user']}, password {airflow['password']}"

@@ -81,11 +81,7 @@ def run_lake(*, as_json: bool) -> None:
         "audit": verdict.to_json(),
         "store": address,
         "output": table,
-        "airflow": airflow_api.login(ends)
-        | {
-            "dag": f"{api.url}/dags/{PIPELINE}",
-            "run": api.run_url(PIPELINE, run_id),
-        },
+        "airflow": airflow_api.of_run(ends, api, PIPELINE, run_id),
     }
     console.emit(payload, as_json=as_json, render=lambda: _show(payload, verdict))
     if not ok:
