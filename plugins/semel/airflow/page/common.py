@@ -23,9 +23,10 @@ from semel.airflow.page.looks import Looks
 from semel.airflow.page.shown import PAGE_LINES
 from semel.declare.wording import size
 from semel.errors import LimitError, SemelError
-from semel.ledger import Ledger
+from semel.ledger import Ledger, pipelines
 from semel.model.batch import dag_run_of
 from semel.pipeline.spec import Spec
+from semel.plan import partitions
 from semel.reports import summary
 from semel.reports.days import Sight
 
@@ -111,15 +112,23 @@ def known(dag_id: str) -> tuple[Spec, bool] | None:
 
 
 def sight(spec: Spec) -> tuple[Sight | None, str | None]:
-    """A look at the source, or why there is none."""
+    """A look at the source, no older than what the ledger says of it, or why there is none."""
     try:
-        found = soon(f"sight {spec.name} {spec.digest()}", lambda: shown.sight(ledger(), spec))
+        key = f"sight {spec.name} {spec.digest()} {_changes(spec.name)}"
+        found = soon(key, lambda: shown.sight(ledger(), spec))
     except (SemelError, OSError) as error:
         return None, f"The source could not be read: {error}"
     if found is None:
         seconds = f"{PAGE_LOOK_SECONDS:.0f} s"
         return None, f"Reading the source takes longer than {seconds}. Load this page again."
     return found, None
+
+
+def _changes(name: str) -> int | None:
+    """How often what is read of the source has changed in the ledger. None: nothing was planned."""
+    with ledger().transaction() as connection:
+        found = pipelines.find(connection, name)
+        return found and partitions.version(connection, found.pipeline_id)
 
 
 def soon(key: str, look: Callable[[], T]) -> T | None:
