@@ -100,7 +100,7 @@ def test_a_stream_that_lapses_is_asked_for_anew(
     file.until = len(data)
     read = bytearray(len(data))
     assert file.readinto(memoryview(read)) == len(data) == file.tell() and read == data
-    assert len(asked) >= 5 and asked == sorted({*asked})
+    assert len(asked) > 2 and asked == sorted({*asked})
     file.seek(7)
     assert file.readinto(memoryview(read)[:3]) == 3 and read[:3] == data[7:10]
     fail = 0

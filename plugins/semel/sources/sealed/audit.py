@@ -334,7 +334,10 @@ class _Reading:
         found = self._by_duck(at, count)
         if found is not None and not any(map(_overflows, columns.values())):
             for name in self._asked_for:
-                columns[name] = _declared(found.column(name).combine_chunks(), self._kinds[name])
+                theirs = _declared(found.column(name).combine_chunks(), self._kinds[name])
+                # Before its version 2 it has no nanoseconds in a zone, and rounds them.
+                if _is_ns(theirs) or not _is_ns(columns[name]):
+                    columns[name] = theirs
         if sum(array.nbytes for array in columns.values()) > limits.RECORD_BYTES_MAX:
             sizes = sum(map(_text_bytes, columns.values()))
             long = np.flatnonzero(sizes > limits.RECORD_BYTES_MAX).tolist()
