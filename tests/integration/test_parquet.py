@@ -189,7 +189,7 @@ def test_bytes_of_a_logical_type(place: Parquet, ledger: Ledger, logical: str) -
     """Readers differ in what they are, so they are no bytes."""
     path = place.folder / "a.parquet"
     if logical == "Interval":
-        duckdb.sql(f"COPY (SELECT INTERVAL 1 DAY AS v) TO '{path}' (FORMAT parquet)").close()
+        duckdb.execute(f"COPY (SELECT INTERVAL 1 DAY AS v) TO '{path}' (FORMAT parquet)")
     else:
         pq.write_table(pa.table({"v": ["x"]}), path, store_schema=False)
         data, text = path.read_bytes(), b"\x25\x00\x4c\x1c\x00\x00"
