@@ -41,6 +41,7 @@ from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.plan import Plan, plan
 from semel.plan.abandon import abandon
+from semel.repair.accept import accept_file
 from semel.repair.losses import accept_loss
 from semel.runs import replay
 from semel.sources.files.source import FilesSource
@@ -258,10 +259,15 @@ class World:
             self._accept(name, *found[pick % len(found)].values())
 
     def _accept(self, name: str, path: str, reason: str) -> None:
-        """With an id all that changed is read; only what went unread with its file is asked for."""
-        assert reason == "gone", (name, path, reason)
+        """With an id all that changed is read; only what went unread with its file is asked for,
+        and a file that was cut and written anew, where its copy was replaced before anybody saw it.
+        """
+        assert reason in ("gone", "changed"), (name, path, reason)
         try:
-            accept_loss(self.ledger, self.specs[name], path)
+            if reason == "changed":
+                accept_file(self.ledger, self.specs[name], path, same=False)
+            else:
+                accept_loss(self.ledger, self.specs[name], path)
         except (SourceError, StateError):  # It came back, or a batch has it again.
             return
         self.arena.note(f"accepted {reason}")
@@ -313,7 +319,7 @@ class World:
         if planned.batch is not None and not planned.created:
             return
         told = {refusal.reason for refusal in planned.refusals}
-        assert told <= {"gone"}, (name, planned.refusals)
+        assert told <= {"gone", "changed"}, (name, planned.refusals)
         self.arena.note("files refused", len(planned.refusals))
         self.arena.note("files recognised by content", len(planned.resumed))
         self.arena.note("orphans taken over", len(planned.taken_over))
