@@ -31,7 +31,7 @@ import harness
 from data import SCHEMA, Shape, landed
 from fixtures.environment import python_with
 from fixtures.objects.s3 import CONNECTION, LOGIN, PASSWORD, Versitygw
-from harness import Clock, Place, Side, check, in_turn, medians, quiet, ratio, table
+from harness import Clock, Place, Side, check, in_turn, quiet, ratio, table
 from postgres_sink import staged_batch
 from semel.ledger import Ledger
 from semel.model.manifest import Kind, ManifestFile

@@ -695,7 +695,7 @@ OF_MINUTES: dict[str, Removal] = {
         code(f"{COMMITS}:presences", "name in active and table.size(name) is None"),
     "a file that is gone is there again before anything is asked": gives(f"{COMMITS}:mend"),
     "a file is put back with the bytes that the log says":
-        code(f"{COMMITS}:_put", "named not in (None, written := copy.tell())"),
+        code(f"{COMMITS}:_put", "named is not None and named != written"),
     "a commit without its rows has not landed":
         code(f"{COMMITS}:presences", "len(active) < len(won.files)"),
     "what a folder's log says is synced": gives("sinks.delta.table:Table.settle"),

@@ -24,15 +24,16 @@ from fixtures.objects.s3 import CONNECTION, S3
 from fixtures.spark.local import LocalEngine
 from semel import failpoints, pipeline
 from semel.archive.marker import markers_of
-from semel.audit import audit
 from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.runs.run import run_batch
+from semel.pipeline.opening import open_sink
+from semel.pipeline.spec import Spec
 from semel.sinks import MiscountError
 from semel.sinks.delta import landing
 from semel.sinks.delta.statistics import Statistics
-from semel.sinks.delta.table import with_own
+from semel.sinks.delta.table import Table, with_own
 from test_sink_delta import folder, found, proven, run  # noqa: F401 - a fixture among them
 
 BEYOND, NAN, INF = "\U0010ffff", float("nan"), float("inf")
@@ -95,10 +96,10 @@ def test_what_is_said_of_a_file_takes_no_row_away(folder: Delta) -> None:
     bare = folder.bench.data / "bare"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Statistics, "text", lambda self: json.dumps({"numRecords": self.rows}))
-        other = Delta.__new__(Delta)
-        other.__dict__ = {**folder.__dict__, "where": str(bare)}
-        sink = folder.bench.spec("bare", sink={"type": "delta", "table": "bare"})
-        landing.land(pipeline_sink(sink), won_of(bare_staged(folder), folder.sink().target, tables))
+        spec = folder.bench.spec("bare", sink={"type": "delta", "table": "bare"})
+        staged = folder.bench.folder / "bare-staged"
+        staged.mkdir()
+        landing.land(table_of(spec), won_of(staged, folder.sink().target, tables))
     for _ in range(150):
         name = draw.choice(list(made))
         value = draw.choice(draw.choice(tables)[name]).as_py()
@@ -106,16 +107,8 @@ def test_what_is_said_of_a_file_takes_no_row_away(folder: Delta) -> None:
         assert asked_of(folder.where, asked) == asked_of(str(bare), asked), asked
 
 
-def pipeline_sink(spec: Any) -> Any:
-    from semel.pipeline.opening import open_sink
-
+def table_of(spec: Spec) -> Table:
     return open_sink(spec)._table
-
-
-def bare_staged(place: Delta) -> Path:
-    made = place.bench.folder / "bare-staged"
-    made.mkdir()
-    return made
 
 
 def literal(value: Any) -> str:
@@ -194,7 +187,7 @@ def test_any_other_name_is_taken(bench: Workbench, name: str) -> None:
     place.where = str(bench.data / name)
     spec = bench.spec(sink={"type": "delta", "table": name})
     won = place.won((0, 10))
-    landing.land(pipeline_sink(spec), won)
+    landing.land(table_of(spec), won)
     assert DeltaTable(place.where).transaction_version(landing.app_id(won)) == 1
     assert {path.name for path in bench.data.iterdir()} <= {name, "in"}
 

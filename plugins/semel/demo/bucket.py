@@ -32,14 +32,14 @@ class Bucket:
             "endpoint": f"http://{server}", "access_key_id": USER, "secret_access_key": password,
             "region": REGION,
         }  # fmt: skip
+        self._store = S3Store(BUCKET, **self._keys, client_options={"allow_http": True})
 
     def put(self, key: str, content: bytes) -> None:
         """Put an object, or leave the one that is there. TerminalError: that is another one."""
-        store = S3Store(BUCKET, **self._keys, client_options={"allow_http": True})
         try:
-            obstore.put(store, key, content, mode="create", use_multipart=False)
+            obstore.put(self._store, key, content, mode="create", use_multipart=False)
         except AlreadyExistsError:
-            if bytes(obstore.get(store, key).bytes()) != content:
+            if bytes(obstore.get(self._store, key).bytes()) != content:
                 raise TerminalError(
                     f"s3://{BUCKET}/{key} is there and is not the demo's object; `make reset` "
                     "forgets the demo and its bucket"

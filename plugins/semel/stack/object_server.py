@@ -6,7 +6,6 @@ once. An object is a file below `.semel/store/data`, and what it has acknowledge
 
 import importlib.util
 import json
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path

@@ -145,7 +145,8 @@ def _put(table: Table, won: Won, file: ManifestFile, named: int | None = None) -
     name = name_of(won, file)
     with tempfile.TemporaryFile(dir=Path(file.staged_path).parent) as copy:
         told = _write(copy, won, file)
-        if named not in (None, written := copy.tell()):
+        written = copy.tell()
+        if named is not None and named != written:
             raise CorruptionError(
                 f"batch {won.batch_id}: {table.address}/{name} is gone, had {named} bytes, and "
                 f"written anew it would have {written}: by another version of pyarrow. Run "

@@ -163,7 +163,9 @@ class Table:
         if self._store is not None and (told := self._store.told(error)):
             return told
         if denied := _DENIED.search(str(error)):
-            return TerminalError(f"{self.address}: {denied[0]}; give semel the right to write there")
+            return TerminalError(
+                f"{self.address}: {denied[0]}; give semel the right to write there"
+            )
         if isinstance(error, DeltaError):
             return TerminalError(
                 f"{self.address}: its log cannot be read or written ({why}); repair the table"
@@ -175,13 +177,11 @@ class Table:
         if not {*OWN.names} <= {field.name for field in table.schema().fields}:
             return  # Nobody's batch has landed in it.
         try:
-            for rows in QueryBuilder().register("told", table).execute(text):
-                yield pa.record_batch(rows)
+            with self.answers():
+                for rows in QueryBuilder().register("told", table).execute(text):
+                    yield pa.record_batch(rows)
         except Exception as error:
-            # What DataFusion raises has no class of its own.
-            if isinstance(error, (DeltaError, OSError)):
-                raise self._told(error) from error
-            if type(error) is not Exception:
+            if type(error) is not Exception:  # What DataFusion raises has no class of its own.
                 raise
             raise CorruptionError(
                 f"{self.address}: a file that its log names cannot be read ({_one_line(error)}); "
@@ -254,7 +254,8 @@ class Table:
             if named := next((key for key in _ROW_CHECKS if key in part.get("metadata", ())), None):
                 yield f"has {named} at {name!r}, which only a writer of rows can keep"
             if any(part.get(key) is False for key in _NULLS):
-                yield f"has {name!r} NOT NULL, or a part of it, which only a writer of rows can check"
+                why = "which only a writer of rows can check"
+                yield f"has {name!r} NOT NULL, or a part of it, {why}"
         yield from _lacking(there, OWN if schema is None else with_own(schema))
 
 
