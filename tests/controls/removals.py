@@ -701,6 +701,10 @@ OF_MINUTES: dict[str, Removal] = {
     "what a folder's log says is synced": gives("sinks.delta.table:Table.settle"),
     "rows are looked for beside the commit":
         code(f"{COMMITS}:presences", "table.count(now, won.batch_id)", new="0"),
+    "no credential of the environment stands before a connection's": code(
+        "clients.objects.access:Access.told", "os.environ.get(variable) and option not in told",
+        new="False",
+    ),
     "a Delta table is looked at before any work":
         other("sinks.delta.table:Table._unfit", lambda _: lambda *_: iter(())),
     "a Delta table that was made meanwhile is looked at":

@@ -151,8 +151,8 @@ KEY = {"gcs_base_url": "http://127.0.0.1:9", "disable_oauth": True, "client_emai
         ("az://bucket/x",
          {"conn_type": "wasb", "login": "account", "password": "a2V5+/8=",
           "host": "http://127.0.0.1:9/account/"},
-         {"account_name": "account", "account_key": "a2V5+/8=",
-          "endpoint": "http://127.0.0.1:9/account"}, None),
+         {"account_name": "account", "endpoint": "http://127.0.0.1:9/account"},
+         {"access_key": "a2V5+/8="}),
     ],
 )  # fmt: skip
 def test_a_connection_of_airflows(

@@ -64,7 +64,23 @@ _EXAMPLES = {
     "wasb": '"conn_type": "wasb", "login": "storage account", "password": "its key"',
 }
 _KINDS = {"s3": "aws", "gs": "google_cloud_platform", "az": "wasb"}
-_TOKEN = "AWS_SESSION_TOKEN"
+_STRONGER: Mapping[str, Mapping[str, str]] = {
+    "s3": {"AWS_SESSION_TOKEN": "token"},
+    "gs": {
+        "GOOGLE_SERVICE_ACCOUNT": "service_account",
+        "GOOGLE_SERVICE_ACCOUNT_PATH": "service_account",
+        "GOOGLE_SERVICE_ACCOUNT_KEY": "service_account_key",
+    },
+    "az": {
+        "AZURE_STORAGE_ACCOUNT_KEY": "access_key",
+        "AZURE_STORAGE_ACCESS_KEY": "access_key",
+        "AZURE_STORAGE_MASTER_KEY": "access_key",
+        "AZURE_STORAGE_TOKEN": "token",
+        "AZURE_FABRIC_TOKEN_SERVICE_URL": "fabric_token_service_url",
+    },
+}
+"""Variables of credentials that a client takes before others, unless it is told this option."""
+
 _NO_ROLES = ("role_arn", "assume_role_method", "assume_role_kwargs", "profile_name")
 _NO_CHAINS = ("key_secret_name", "impersonation_chain", "idp_issuer_url")
 
@@ -73,12 +89,31 @@ _NO_CHAINS = ("key_secret_name", "impersonation_chain", "idp_issuer_url")
 class Access:
     """What the client is told. `who`: whose credentials they are. `config` and `keys` have secrets.
 
-    `keys`: an access key in place of the machine's own; None: as `config` and the machine have it.
+    `keys`: a credential that is used as it is. `signs`: `config` has one by which others are
+    fetched. With neither, the client takes the machine's own.
     """
 
     who: str
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     keys: Mapping[str, Any] | None = field(default=None, repr=False)
+    signs: bool = False
+
+    # Keeps OB14.
+    def told(self, service: str, *, with_keys: bool) -> dict[str, Any]:
+        """The configuration of a client that reads the environment too. `with_keys`: it gets the
+        keys by it as well. TerminalError: it would take other credentials from the environment.
+        """
+        keys = {key: value for key, value in (self.keys or {}).items() if value}
+        told = {**self.config, **(keys if with_keys else {})}
+        if not keys and not self.signs:
+            return told
+        for variable, option in _STRONGER[service].items():
+            if os.environ.get(variable) and option not in told and (with_keys or not keys):
+                raise TerminalError(
+                    f"{variable} is set here, which is of other credentials than {self.who}: unset "
+                    "it, or leave source.connection or sink.connection out"
+                )
+        return {"skip_signature": False, **told}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,22 +167,17 @@ def options(
     find: Callable[[str], str | None] = settings.connection,
 ) -> dict[str, str]:
     """The same for another client of the same library, which takes it as texts. They have secrets.
+
+    TerminalError also: it would take another credential from the environment.
     """
     text = None
     if connection is not None:
         text = text_of(connection, find, _EXAMPLES[_KINDS[place.service]])
-    access = _access(place, connection, text)
-    if access.keys and not access.keys.get("token") and os.environ.get(_TOKEN):
-        # That client takes from the environment what it is not told.
-        raise TerminalError(
-            f"{_TOKEN} is set here, which is of other credentials than the key of "
-            f"{access.who}: unset it, give the connection a token of its own (extra "
-            "aws_session_token), or leave sink.connection out"
-        )
-    told = {**access.config, **{key: value for key, value in (access.keys or {}).items() if value}}
+    told = _access(place, connection, text).told(place.service, with_keys=True)
     return {
         "allow_http": "true", "connect_timeout": f"{CONNECT_SECONDS}s",
-        **{key: value if isinstance(value, str) else "true" for key, value in told.items()},
+        **{key: value if isinstance(value, str) else str(value).lower()
+           for key, value in told.items()},
     }  # fmt: skip
 
 
@@ -190,11 +220,12 @@ def _google(found: Fields, who: str) -> Access:
     if extra.get("is_anonymous"):
         return Access(who=who, config={"skip_signature": True})
     key = extra.get("keyfile_dict") or extra.get("keyfile_json")
+    path = extra.get("key_path")
     config = {
-        "service_account": extra.get("key_path"),
+        "service_account": path,
         "service_account_key": json.dumps(key) if isinstance(key, dict) else key,
     }
-    return Access(who=who, config=_texts(config))
+    return Access(who=who, config=_texts(config), signs=bool(path or key))
 
 
 def _azure(found: Fields, who: str) -> Access:
@@ -207,14 +238,16 @@ def _azure(found: Fields, who: str) -> Access:
     config = {
         "account_name": account,
         "endpoint": host.rstrip("/") if host.startswith("http") else None,
-        "account_key": None if tenant or extra.get("sas_token") else found.password,
-        "sas_key": extra.get("sas_token"),
         **({"tenant_id": tenant, "client_id": found.login, "client_secret": found.password}
            if tenant else {}),
     }  # fmt: skip
     if not account:
         raise Unusable("it names no storage account: give it as login")
-    return Access(who=who, config=_texts(config))
+    keys = _texts({"sas_token": extra.get("sas_token")}) or _texts({"access_key": found.password})
+    if tenant or not keys:
+        return Access(who=who, config=_texts(config), signs=bool(tenant))
+    keys = {key: value.lstrip("?") for key, value in keys.items()}
+    return Access(who=who, config=_texts(config), keys={**keys, "expires_at": None})
 
 
 _OF = {"s3": _aws, "gs": _google, "az": _azure}
@@ -235,7 +268,7 @@ def _made(place: Place, connection: str | None, text: str | None, idle: int) -> 
 
     access = _access(place, connection, text)
     kind = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[place.service]
-    config = dict(access.config)
+    config = access.told(place.service, with_keys=False)
     if access.keys is not None:
         # What the environment says of keys is of somebody else's: a session token too.
         config["credential_provider"] = lambda: access.keys
