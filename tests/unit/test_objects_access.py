@@ -3,16 +3,15 @@
 import base64
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
+from fixtures.kafka.registry import Answers, answering
 from semel.clients.objects import Store, access
 from semel.clients.objects.access import Place, options
 from semel.errors import SemelError, TerminalError
@@ -48,35 +47,12 @@ OURS = {
 """By what a request is known: how its header begins, and a pattern of what is asked."""
 
 
-class Asked:
-    """A server that refuses all, and keeps by whom it was asked for what."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.requests: list[tuple[str, str]] = []
-
-
 @contextmanager
-def listening() -> Iterator[Asked]:
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.requests.append((self.headers.get("Authorization") or "", self.path))
-            self.send_response(403)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        do_HEAD = do_POST = do_GET
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        asked = Asked(f"http://127.0.0.1:{server.server_port}/account")
-        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-        try:
-            yield asked
-        finally:
-            server.shutdown()
+def refusing() -> Iterator[Answers]:
+    """A service that takes nobody."""
+    with answering() as answers:
+        answers.status, answers.body = 403, b""
+        yield answers
 
 
 @pytest.fixture(autouse=True)
@@ -108,10 +84,10 @@ def test_azure_is_asked_by_the_connection_alone(
     """
     monkeypatch.chdir(tmp_path)
     Path("token").write_text("other")
-    with listening() as asked:
+    with refusing() as service:
         # Who signs in at Microsoft asks the server that this names.
-        monkeypatch.setenv("AZURE_AUTHORITY_HOST", asked.address)
-        host = "account" if kind == "secret" else asked.address
+        monkeypatch.setenv("AZURE_AUTHORITY_HOST", service.url)
+        host = "account" if kind == "secret" else f"{service.url}/account"
         text = json.dumps(
             {"conn_type": "wasb", "login": "account", "host": host, **CONNECTIONS[kind]}
         )
@@ -119,18 +95,18 @@ def test_azure_is_asked_by_the_connection_alone(
             monkeypatch.setenv(name, value)
         try:
             with suppress(OSError):
-                ask(text, asked.address)
+                ask(text, service.url)
         except TerminalError as error:
             if " is set here" in str(error):
-                assert not asked.requests
+                assert not service.asked
                 named = str(error).split(" is set here")[0]
                 assert named in OTHERS[other]
                 monkeypatch.delenv(named)
                 with suppress(OSError, SemelError):
-                    ask(text, asked.address)
-        header, path = asked.requests[0]
-    assert header.startswith(OURS[kind][0])
-    assert re.search(OURS[kind][1], path)
+                    ask(text, service.url)
+    first = service.asked[0]
+    assert first.get("authorization", "").startswith(OURS[kind][0])
+    assert re.search(OURS[kind][1], first["path"])
 
 
 # Attacks OB14.
@@ -139,18 +115,18 @@ def test_s3_is_asked_by_the_connection_alone(monkeypatch: pytest.MonkeyPatch) ->
     for name, value in {"AWS_ACCESS_KEY_ID": "other", "AWS_SECRET_ACCESS_KEY": "other",
                         "AWS_SKIP_SIGNATURE": "true"}.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    with listening() as asked:
+    with refusing() as service:
         text = json.dumps(
             {"conn_type": "aws", "login": "ours", "password": "ours",
-             "extra": {"endpoint_url": asked.address, "region_name": "eu-west-1"}}
+             "extra": {"endpoint_url": service.url, "region_name": "eu-west-1"}}
         )  # fmt: skip
         with suppress(SemelError):
             next(Store("s3://bucket/in", "lake", lambda _: text).list(), None)
         told = options(Place.of("s3://bucket/in"), "lake", lambda _: text)
         with suppress(OSError):
             DeltaTable("s3://bucket/in", storage_options=told | {"max_retries": "0"})
-    assert len(asked.requests) > 1
-    assert all("Credential=ours/" in header for header, _ in asked.requests)
+    assert len(service.asked) > 1
+    assert all("Credential=ours/" in request["authorization"] for request in service.asked)
 
 
 # Attacks OB14.

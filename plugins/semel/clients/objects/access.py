@@ -81,6 +81,9 @@ _STRONGER: Mapping[str, Mapping[str, str]] = {
 }
 """Variables of credentials that a client takes before others, unless it is told this option."""
 
+_FETCHED_BY = frozenset({"service_account", "service_account_key", "tenant_id"})
+"""Of what is told, what is a credential by which others are fetched."""
+
 _NO_ROLES = ("role_arn", "assume_role_method", "assume_role_kwargs", "profile_name")
 _NO_CHAINS = ("key_secret_name", "impersonation_chain", "idp_issuer_url")
 
@@ -89,14 +92,12 @@ _NO_CHAINS = ("key_secret_name", "impersonation_chain", "idp_issuer_url")
 class Access:
     """What the client is told. `who`: whose credentials they are. `config` and `keys` have secrets.
 
-    `keys`: a credential that is used as it is. `signs`: `config` has one by which others are
-    fetched. With neither, the client takes the machine's own.
+    `keys`: a credential that is used as it is; None: as `config` and the machine have it.
     """
 
     who: str
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     keys: Mapping[str, Any] | None = field(default=None, repr=False)
-    signs: bool = False
 
     # Keeps OB14.
     def told(self, service: str, *, with_keys: bool) -> dict[str, Any]:
@@ -105,15 +106,18 @@ class Access:
         """
         keys = {key: value for key, value in (self.keys or {}).items() if value}
         told = {**self.config, **(keys if with_keys else {})}
-        if not keys and not self.signs:
-            return told
+        if not keys and not _FETCHED_BY & told.keys():
+            return told  # The machine's own are meant, or none.
+        told = {"skip_signature": False, **told}
+        if keys and not with_keys:
+            return told  # What provides them comes before all.
         for variable, option in _STRONGER[service].items():
-            if os.environ.get(variable) and option not in told and (with_keys or not keys):
+            if os.environ.get(variable) and option not in told:
                 raise TerminalError(
                     f"{variable} is set here, which is of other credentials than {self.who}: unset "
                     "it, or leave source.connection or sink.connection out"
                 )
-        return {"skip_signature": False, **told}
+        return told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,9 +157,7 @@ def opened(
 
     TerminalError: obstore is not installed, or the connection cannot be used.
     """
-    text = None
-    if connection is not None:
-        text = text_of(connection, find, _EXAMPLES[_KINDS[place.service]])
+    text = _text(place, connection, find)
     access = _access(place, connection, text)
     with installed("an object store", "objects"):
         return _made(place, connection, text, idle), access.who
@@ -170,15 +172,22 @@ def options(
 
     TerminalError also: it would take another credential from the environment.
     """
-    text = None
-    if connection is not None:
-        text = text_of(connection, find, _EXAMPLES[_KINDS[place.service]])
-    told = _access(place, connection, text).told(place.service, with_keys=True)
+    access = _access(place, connection, _text(place, connection, find))
+    told = access.told(place.service, with_keys=True)
     return {
         "allow_http": "true", "connect_timeout": f"{CONNECT_SECONDS}s",
         **{key: value if isinstance(value, str) else str(value).lower()
            for key, value in told.items()},
     }  # fmt: skip
+
+
+def _text(
+    place: Place, connection: str | None, find: Callable[[str], str | None]
+) -> str | None:
+    """A connection as it is written, if there is to be one."""
+    if connection is None:
+        return None
+    return text_of(connection, find, _EXAMPLES[_KINDS[place.service]])
 
 
 def _access(place: Place, connection: str | None, text: str | None) -> Access:
@@ -220,12 +229,11 @@ def _google(found: Fields, who: str) -> Access:
     if extra.get("is_anonymous"):
         return Access(who=who, config={"skip_signature": True})
     key = extra.get("keyfile_dict") or extra.get("keyfile_json")
-    path = extra.get("key_path")
     config = {
-        "service_account": path,
+        "service_account": extra.get("key_path"),
         "service_account_key": json.dumps(key) if isinstance(key, dict) else key,
     }
-    return Access(who=who, config=_texts(config), signs=bool(path or key))
+    return Access(who=who, config=_texts(config))
 
 
 def _azure(found: Fields, who: str) -> Access:
@@ -244,10 +252,10 @@ def _azure(found: Fields, who: str) -> Access:
     if not account:
         raise Unusable("it names no storage account: give it as login")
     keys = _texts({"sas_token": extra.get("sas_token")}) or _texts({"access_key": found.password})
-    if tenant or not keys:
-        return Access(who=who, config=_texts(config), signs=bool(tenant))
-    keys = {key: value.lstrip("?") for key, value in keys.items()}
-    return Access(who=who, config=_texts(config), keys={**keys, "expires_at": None})
+    return Access(
+        who=who, config=_texts(config),
+        keys={**keys, "expires_at": None} if keys and not tenant else None,
+    )  # fmt: skip
 
 
 _OF = {"s3": _aws, "gs": _google, "az": _azure}
