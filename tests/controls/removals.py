@@ -492,9 +492,18 @@ OF_SECONDS: dict[str, Removal] = {
     "a table's columns stay as they were looked at":
         sql("postgres.hold_table", "LOCK TABLE {table} IN ROW EXCLUSIVE MODE", "SELECT 1"),
     "a table is looked at before any work": gives("sinks.postgres.sink:PostgresSink.check"),
-    "a table that a crash empties is refused": code(
-        "sinks.postgres.facts:_of_kind", 'server["unlogged"] or server["batches_unlogged"]'
+    "a server is asked before any work": gives("sinks.postgres.sink:PostgresSink._rehearse"),
+    "columns that no table has are refused": all_of(
+        gives("sinks.postgres.facts:of_output", []), gives("sinks.postgres.sink:PostgresSink._rehearse")
     ),
+    "a table that a crash empties is refused": code(
+        "sinks.postgres.facts:_of_kind", 'name := server["unlogged"]', new="name := None"
+    ),
+    "rows are measured in stage": other(
+        "sinks.postgres.refused:too_wide", lambda _: lambda _, rows: np.zeros(len(rows), bool)
+    ),
+    "a batch that no table takes is kept":
+        gives("sinks.postgres.sink:of_output", []),
     "a rule that rewrites is refused in mode upsert": code(
         "sinks.postgres.facts:examine", "rewriting and target.key", user="sinks.postgres.sink"
     ),
