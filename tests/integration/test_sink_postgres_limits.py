@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import sqlalchemy as sa
 
 from fixtures.batches.account import committed, quiet, run
 from fixtures.batches.replays import proven
@@ -21,11 +20,9 @@ from fixtures.commands.shell import Shell
 from fixtures.postgres.warehouse import OWN, TABLE, UPSERT, Warehouse
 from fixtures.spark.local import LocalEngine
 from semel import limits
-from semel.audit import audit
 from semel.errors import LimitError, RetryableError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
-from semel.model.manifest import Kind
 from semel.reports.dead_letters import letters
 from semel.runs.run import run_batch
 from semel.sinks.postgres import facts, landing, refused
