@@ -213,6 +213,20 @@ def test_what_is_no_limit(warehouse: Warehouse, case: str) -> None:
 
 
 # Attacks PG4.
+@pytest.mark.parametrize("mode", [{}, UPSERT], ids=["append", "upsert"])
+def test_who_makes_nothing_needs_no_right_to(warehouse: Warehouse, mode: dict[str, Any]) -> None:
+    """All is there, and the user may write to it alone: nothing is refused, and a batch lands."""
+    warehouse.finalize(warehouse.won(rows()), warehouse.sink(**mode))
+    role = warehouse.role()
+    warehouse.run("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    warehouse.run(f"GRANT SELECT, INSERT, UPDATE ON flights, semel_batch TO {role.name}")
+    sink = warehouse.sink(dsn=role.dsn, **mode)
+    sink.examine(rows().schema)
+    warehouse.finalize(warehouse.won(rows(), batch_id=2), sink)
+    assert warehouse.run("SELECT count(*) FROM flights WHERE _semel_batch = 2") == [(2,)]
+
+
+# Attacks PG4.
 def test_many_look_at_a_table_that_others_make(warehouse: Warehouse) -> None:
     """Nobody is told that it does not fit, and each batch lands."""
     def one(number: int) -> None:

@@ -97,7 +97,7 @@ class PostgresSink(Remote):
 
     def describe(self, schema: pa.Schema | None) -> str:
         facts = self.examine(schema)
-        there = "there" if facts.exists else "not there yet, and stage makes it"
+        there = "there" if facts.exists else "not there yet, and finalize makes it"
         mode = f"mode {self._target.mode}"
         return "; ".join((f"table {self.address}: {there}, {mode}", *facts.notes))
 
@@ -168,10 +168,11 @@ class PostgresSink(Remote):
         target = self._target
         try:
             with connection.transaction(force_rollback=True):
-                connection.execute(filled("lock_schema", schema=target.names[0]))
-                exists = facts.exists or is_there(connection, target.identifier)
-                # An index over rows that are there takes long; `examine` has judged it.
-                self._make(connection, schema, replace(facts, exists=exists, has_key=True))
+                if self._lacks(connection, facts):  # Who makes nothing needs no right to.
+                    connection.execute(filled("lock_schema", schema=target.names[0]))
+                    exists = facts.exists or is_there(connection, target.identifier)
+                    # An index over rows that are there takes long; `examine` has judged it.
+                    self._make(connection, schema, replace(facts, exists=exists, has_key=True))
                 connection.execute(filled("try_note", **noted.places(target)))
                 if target.key:
                     connection.execute(filled("may_replace", table=target.identifier))
@@ -206,7 +207,8 @@ class PostgresSink(Remote):
         except TerminalError as error:
             kept_back = isinstance(error, KeptBackError)
             of_rows = kept_back or isinstance(error, encode.ValueRefusedError)
-            if not (of_rows or of_output(self._target, won.schema) or refuses_rows(error)) or isinstance(error, replaced.StayedError):
+            of_rows |= bool(of_output(self._target, won.schema))
+            if not (of_rows or refuses_rows(error)) or isinstance(error, replaced.StayedError):
                 raise
             which = self._kept_back(won) if kept_back else ""
             raise TerminalError(
@@ -371,18 +373,26 @@ class PostgresSink(Remote):
         with self._transaction() as connection:
             connection.execute(filled("lock_schema", schema=self._target.names[0]))
             connection.execute(filled("create_batches", batches=self._target.batches))
-            yield connection, self._note(connection, won)
+            is_first = self._note(connection, won)
+            if is_first and won.replaces:
+                replaced.delete(connection, self._target, won)
+            yield connection, is_first
 
     def _prepare(self, connection: Connection, won: Won) -> None:
         """Make what is missing of the tables, in a transaction of its own: nobody waits for it."""
         target = self._target
         with within(target, connection):
             facts = examine(connection, target, won.schema)
-            there = not target.counting or is_there(connection, target.view)
-            if is_there(connection, target.batches) and facts.exists and facts.has_key and there:
+            if facts.has_key and not self._lacks(connection, facts):
                 return
             connection.execute(filled("lock_schema", schema=target.names[0]))
             self._make(connection, won.schema, examine(connection, target, won.schema))
+
+    def _lacks(self, connection: Connection, facts: TableFacts) -> bool:
+        """Whether a table or the view is missing."""
+        target = self._target
+        there = not target.counting or is_there(connection, target.view)
+        return not (there and facts.exists and is_there(connection, target.batches))
 
     def _make(self, connection: Connection, schema: pa.Schema, facts: TableFacts) -> None:
         target = self._target
