@@ -43,6 +43,8 @@ ORPHAN_SECONDS = 3_600
 RESERVED_PREFIX = "_semel"
 """Columns that semel adds begin with this; no declared column may."""
 
+NO_QUOTE = "none"
+"""As `quote`: no character is one."""
 REST_COLUMN = f"{RESERVED_PREFIX}_rest"
 """The column (json) of all keys that the schema does not name, with `source.unknown: keep`."""
 

@@ -12,9 +12,12 @@ from importlib import import_module
 import numpy as np
 import pyarrow as pa
 
+from semel.declare.parts import NO_QUOTE
 from semel.errors import SourceError, TerminalError
 from semel.model.batch import Claim
 from semel.sources.spec import Csv, Records
+
+BOM = b"\xef\xbb\xbf"
 
 _BAD_BYTES = 500
 """What one record takes that is judged alone."""
@@ -163,43 +166,63 @@ def texts_of(name: str, values: Sequence[bytes | None]) -> tuple[pa.Array, dict[
     return pa.array(texts, pa.string()), bad
 
 
-def split_fields(text: str, delimiter: str, quote: str) -> list[tuple[str, bool]] | None:
-    """The fields of one CSV record, each with whether it was quoted; None: a quote does not end.
+def split_fields(text: str, csv: Csv, *, glued: bool = False) -> list[tuple[str, bool]]:
+    """The fields of one CSV record, each with whether it was quoted. ValueError: it has none.
 
-    A quote means something at the start of a field only; there, two are one within quotes.
+    A quote means something at the start of a field only. `glued`: text after a closing quote is the
+    field's, as it was by the first two rules.
     """
     fields: list[tuple[str, bool]] = []
     at = 0
     while True:
-        value, quoted = "", text.startswith(quote, at)
+        value, quoted = "", csv.quote != NO_QUOTE and text.startswith(csv.quote, at)
         if quoted:
-            at += 1
-            while True:
-                end = text.find(quote, at)
-                if end < 0:
-                    return None
-                value += text[at:end]
-                at = end + 1
-                if not text.startswith(quote, at):
-                    break
-                value += quote
-                at += 1
-        end = text.find(delimiter, at)
-        fields.append((value + text[at : end if end >= 0 else len(text)], quoted))
+            value, at = _unquoted(text, at + 1, csv.quote, csv.escape)
+        end = text.find(csv.delimiter, at)
+        rest = text[at : end if end >= 0 else len(text)]
+        if quoted and rest and not glued:
+            raise ValueError("text follows a closing quote")
+        fields.append((value + rest, quoted))
         if end < 0:
             return fields
         at = end + 1
 
 
-def record_end(text: bytes, start: int, delimiter: bytes, quote: bytes) -> int:
+def _unquoted(text: str, at: int, quote: str, escape: str | None) -> tuple[str, int]:
+    """What stands within a quote that opens before `at`, and the offset after its end."""
+    value = ""
+    while True:
+        end = text.find(quote, at)
+        if end < 0:
+            raise ValueError("a quote does not end")
+        if escape and (back := text.find(escape, at, end)) >= 0:
+            if text[back + 1] not in (quote, escape):
+                raise ValueError("an escape stands before neither a quote nor an escape")
+            value += text[at:back] + text[back + 1]
+            at = back + 2
+            continue
+        value += text[at:end]
+        at = end + 1
+        if escape or not text.startswith(quote, at):
+            return value, at
+        value += quote
+        at += 1
+
+
+def record_end(text: bytes, start: int, csv: Csv) -> int:
     """The offset behind a CSV record that may hold line ends within quotes, LF included."""
-    at = start
+    at = start + len(BOM) if text.startswith(BOM, start) else start
+    delimiter, quote, escape = (char and char.encode() for char in (csv.delimiter, csv.quote, csv.escape))
     while True:
         if text.startswith(quote, at):
             at += 1
-            while (at := text.find(quote, at) + 1) and text.startswith(quote, at):
-                at += 1
-            if not at:
+            while (end := text.find(quote, at)) >= 0:
+                back = text.find(escape, at, end) if escape else -1
+                at = end + 1 if back < 0 else back + 2
+                if back < 0 and (escape or not text.startswith(quote, at)):
+                    break
+                at += back < 0
+            if end < 0:
                 return len(text)
         line, field = text.find(b"\n", at), text.find(delimiter, at)
         if line < 0 and field < 0:

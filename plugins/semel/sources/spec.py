@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from semel.declare import ddl
 from semel.declare.context import Context
 from semel.declare.parts import (
+    NO_QUOTE,
     RESERVED_PREFIX,
     Duration,
     Limits,
@@ -37,8 +38,11 @@ class Csv(Model):
 
     delimiter: str = Field(default=",", pattern=r"^[\t -~]$")
     """The one character between two fields."""
-    quote: str = Field(default='"', pattern=r"^[!-~]$")
-    """The one character around a field that holds delimiters."""
+    quote: str = Field(default='"', pattern=rf"^([!-~]|{NO_QUOTE})$")
+    """The one character around a field that holds delimiters. none: no character is a quote."""
+    escape: str | None = Field(default=None, pattern=r"^[!-~]$")
+    """The one character before a quote within quotes, and before itself. null: a quote there is
+    doubled."""
     multiline: bool = Field(default=False, strict=True)
     """Fields may hold newlines. Such a file cannot be split: one task reads it whole."""
 
@@ -46,6 +50,12 @@ class Csv(Model):
     def _check(self) -> "Csv":
         if self.delimiter == self.quote:
             raise Problems([Problem(("quote",), "is the same character as the delimiter")])
+        if self.escape in (self.delimiter, self.quote):
+            why = "is the delimiter or the quote; leave it out where quotes are doubled"
+            raise Problems([Problem(("escape",), why)])
+        for key in ("escape", "multiline"):
+            if self.quote == NO_QUOTE and getattr(self, key):
+                raise Problems([Problem((key,), "has no meaning without quotes; leave it out")])
         return self
 
 
