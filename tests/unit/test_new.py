@@ -264,7 +264,7 @@ REFUSED = [
     ("id,n\nä,1\n".encode("utf-16"), "UTF-16"),
     (b"id,n\r1,2\r3,4\r", "CR alone"),
     (b"id\x00,n\n1,2\n", "NUL"),
-    (b"PAR1....", "Parquet"),
+    (b"PAR1\x15...", "Parquet"),
     (b"PK\x03\x04....", "Excel"),
     (gzip.compress(b"id,n\n1,2\n", mtime=0), "rename"),
     (b'[\n{"a": 1}\n]\n', "JSON array"),

@@ -23,6 +23,7 @@ from semel.declare.parts import NO_QUOTE
 from semel.errors import SourceError, SpecError
 from semel.formats import words
 from semel.formats.blocks import line_ends
+from semel.formats.foreign import foreign
 from semel.formats.lines import BadRecords, Fault, Lines
 from semel.formats.quotes import OPEN, Quotes
 from semel.formats.words import FOUND_CHARS_MAX
@@ -79,9 +80,13 @@ def read_header(
         return [], 0
     name = repr(getattr(file, "name", "the file"))
     try:
+        if why := foreign(head):
+            raise csv.Error(why)
         names, end = first_record(head, format)
     except (UnicodeDecodeError, csv.Error) as error:
         raise SourceError(f"{name}: the CSV header cannot be read ({error}); correct it") from error
+    if not "".join(names).strip():
+        raise SourceError(f"{name}: the first line is empty, and no CSV header; remove that line")
     if sorted(names) != sorted(schema.names):
         there = names if samples else f"{len(names)} columns"
         raise SourceError(
@@ -99,9 +104,13 @@ def first_record(head: bytearray, format: Csv) -> tuple[list[str], int]:
     ends = format.parser(pa.schema([]), [""]).record_ends(head, len(head))
     end = int(ends[0]) if len(ends) else len(head)
     text = head[:end].removeprefix(_BOM).decode()
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=format.delimiter,
-                      quotechar=format.quote, strict=True)
-    return next(rows, []), end
+    quotes = {"quotechar": format.quote} if format.quote else {"quoting": csv.QUOTE_NONE}
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=format.delimiter, strict=True,
+                      escapechar=format.escape, doublequote=not format.escape, **quotes)
+    names = next(rows, [])
+    if next(rows, None) is not None:  # A record would be passed over with it.
+        raise csv.Error("its line ends in CR alone")
+    return names, end
 
 
 class _CsvParser:

@@ -16,7 +16,6 @@ OPEN = "a quote is not closed"
 BEHIND = "text after a closing quote"
 ESCAPE = "an escape before another character than a quote or an escape"
 _CR, _LF = 13, 10
-_MARK = rb"(?:\xef\xbb\xbf|(?!\xef\xbb\xbf))"
 
 
 class Quotes:
@@ -30,8 +29,7 @@ class Quotes:
         self._strict = re.compile(_record(*marks, rb"\r\n", strict=True), re.DOTALL)
         self._lax = re.compile(_record(*marks, rb"\r\n", strict=False), re.DOTALL)
         lax = _record(*marks, rb"\n", strict=False)
-        # Only the mark of UTF-8 at the file's start is none of the field's text.
-        self._line = re.compile(_MARK + lax + rb"\n", re.DOTALL)
+        self._line = re.compile(lax + rb"\n", re.DOTALL)
         if escape:
             self._field = re.compile(rb"(?:^|%b)(%b)" % (marks[0], _quoted(*marks[1:], strict=True)))
             self._pair = re.compile(rb"%b[%b%b]" % (marks[2], *marks[1:]))

@@ -17,8 +17,6 @@ from semel.errors import SourceError, TerminalError
 from semel.model.batch import Claim
 from semel.sources.spec import Csv, Records
 
-BOM = b"\xef\xbb\xbf"
-
 _BAD_BYTES = 500
 """What one record takes that is judged alone."""
 
@@ -211,7 +209,7 @@ def _unquoted(text: str, at: int, quote: str, escape: str | None) -> tuple[str, 
 
 def record_end(text: bytes, start: int, csv: Csv) -> int:
     """The offset behind a CSV record that may hold line ends within quotes, LF included."""
-    at = start + len(BOM) if text.startswith(BOM, start) else start
+    at = start
     delimiter, quote, escape = (char and char.encode() for char in (csv.delimiter, csv.quote, csv.escape))
     while True:
         if text.startswith(quote, at):

@@ -21,9 +21,11 @@ from semel.formats.table import source_format
 from semel.model.batch import Claim
 from semel.sources.files.claimed import ClaimedFile
 from semel.sources.files.spec import FilesSource
-from semel.sources.reread import BOM, Auditor, Lines, csv_of, in_order, record_end, split_fields
+from semel.sources.reread import Auditor, Lines, csv_of, in_order, record_end, split_fields
 from semel.sources.sealed.audit import Parts
 from semel.sources.spec import Csv, Records
+
+_BOM = b"\xef\xbb\xbf"
 
 
 def opened(source: FilesSource, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:
@@ -124,7 +126,7 @@ def header_of(path: str, csv: Csv) -> tuple[str, ...]:
     """The names in a CSV file's header, in its order."""
     with _content(path) as file:
         head = file.read(limits.CSV_HEADER_BYTES_MAX)
-    line = head[: _header_end(head, csv)].removeprefix(BOM).rstrip(b"\r\n")
+    line = head[: _header_end(head, csv)].removeprefix(_BOM).rstrip(b"\r\n")
     try:
         fields = split_fields(line.decode(), csv)
     except ValueError as error:  # Text that is not UTF-8 raises one too.
@@ -147,8 +149,8 @@ def lines(batch: int, claim: ClaimedFile, path: str, csv: Csv | None) -> Iterato
                 skipped = 0
                 if at == 0 and csv is not None:
                     skipped = _header_end(data, csv)
-                elif at == 0 and data.startswith(BOM):
-                    skipped = len(BOM)
+                elif at == 0 and data.startswith(_BOM):
+                    skipped = len(_BOM)
                 bounds = _bounds(data, skipped, csv if whole else None)
                 kept = _kept(data, bounds, blank)
                 yield Lines(
