@@ -13,8 +13,8 @@ from semel.formats.lines import Lines
 from semel.formats.selection import NONE
 
 OPEN = "a quote is not closed"
-BEHIND = "text after a closing quote"
-ESCAPE = "an escape before another character than a quote or an escape"
+_BEHIND = "text after a closing quote"
+_ESCAPE = "an escape before another character than a quote or an escape"
 _CR, _LF = 13, 10
 
 
@@ -28,8 +28,7 @@ class Quotes:
         marks = [re.escape(char.encode()) if char else b"" for char in (delimiter, quote, escape)]
         self._strict = re.compile(_record(*marks, rb"\r\n", strict=True), re.DOTALL)
         self._lax = re.compile(_record(*marks, rb"\r\n", strict=False), re.DOTALL)
-        lax = _record(*marks, rb"\n", strict=False)
-        self._line = re.compile(lax + rb"\n", re.DOTALL)
+        self._line = re.compile(_record(*marks, rb"\n", strict=False) + rb"\n", re.DOTALL)
         if escape:
             self._field = re.compile(rb"(?:^|%b)(%b)" % (marks[0], _quoted(*marks[1:], strict=True)))
             self._pair = re.compile(rb"%b[%b%b]" % (marks[2], *marks[1:]))
@@ -48,7 +47,7 @@ class Quotes:
             return None
         if not self._lax.fullmatch(text):
             return OPEN
-        return f"{BEHIND}, or {ESCAPE}" if self._escape else BEHIND
+        return f"{_BEHIND}, or {_ESCAPE}" if self._escape else _BEHIND
 
     def doubtful(self, lines: Lines) -> np.ndarray:
         """The records that `fault` must judge. It finds nothing wrong with any other."""
@@ -60,22 +59,18 @@ class Quotes:
         if not self._escape or lines.data.find(self._escape, start, end) < 0:
             return None
         doubtful, escapes = self._look(lines)
-        others = np.array(self._escapes_of(lines, doubtful), np.int64)
-        escapes = np.append(escapes, others)
+        shift = (lines.starts[doubtful] - start).tolist()
+        others = [
+            at + pair.start()
+            for at, text in zip(shift, lines.raws(doubtful), strict=True)
+            for field in self._field.finditer(text)
+            for pair in self._pair.finditer(text, *field.span(1))
+        ]
+        escapes = np.append(escapes, np.array(others, np.int64))
         codes = np.frombuffer(lines.data, np.uint8)[start:end].copy()
         quotes = codes[escapes + 1] == self._quote
         codes[escapes[quotes]] = self._quote
         return np.delete(codes, escapes[~quotes]).tobytes()
-
-    def _escapes_of(self, lines: Lines, places: np.ndarray) -> list[int]:
-        """The escapes within quotes of some records, counted from the first record's start."""
-        shift = lines.starts[places] - lines.span[0]
-        return [
-            start + pair.start()
-            for start, text in zip(shift.tolist(), lines.raws(places), strict=True)
-            for field in self._field.finditer(text)
-            for pair in self._pair.finditer(text, *field.span(1))
-        ]
 
     def _look(self, lines: Lines) -> tuple[np.ndarray, np.ndarray]:
         """The records that may have a quote elsewhere than around a field; and the escapes within
@@ -100,13 +95,9 @@ class Quotes:
         before = inside[starts - 1] & (starts > 0)
         if before.any():
             inside ^= np.repeat(before, np.diff(starts, append=len(codes)))
-        fine = np.ones(len(codes), bool)
-        fine[1:] = borders[:-1]
-        fine &= inside
-        fine[:-1] |= borders[1:] & ~inside[:-1]
-        fine[-1] |= not inside[-1]
+        borders = np.concatenate(([True], borders, [True]))
+        wrong = quotes & ~(borders[:-2] & inside | borders[2:] & ~inside)
         bad = inside[lines.ends - start - 1]
-        wrong = quotes & ~fine
         if wrong.any():
             bad |= np.logical_or.reduceat(wrong, starts)
         if len(escapes):

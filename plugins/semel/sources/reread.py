@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
+from typing import AnyStr
 
 import numpy as np
 import pyarrow as pa
@@ -167,15 +168,17 @@ def texts_of(name: str, values: Sequence[bytes | None]) -> tuple[pa.Array, dict[
 def split_fields(text: str, csv: Csv, *, glued: bool = False) -> list[tuple[str, bool]]:
     """The fields of one CSV record, each with whether it was quoted. ValueError: it has none.
 
-    A quote means something at the start of a field only. `glued`: text after a closing quote is the
-    field's, as it was by the first two rules.
+    `glued`: text after a closing quote belongs to its field, as it did by the first rules.
     """
     fields: list[tuple[str, bool]] = []
     at = 0
     while True:
         value, quoted = "", csv.quote != NO_QUOTE and text.startswith(csv.quote, at)
         if quoted:
-            value, at = _unquoted(text, at + 1, csv.quote, csv.escape)
+            start, at = at + 1, _closed(text, at, csv.quote, csv.escape)
+            if at < 0:
+                raise ValueError("a quote does not end")
+            value = _meant(text[start : at - 1], csv)
         end = text.find(csv.delimiter, at)
         rest = text[at : end if end >= 0 else len(text)]
         if quoted and rest and not glued:
@@ -186,41 +189,34 @@ def split_fields(text: str, csv: Csv, *, glued: bool = False) -> list[tuple[str,
         at = end + 1
 
 
-def _unquoted(text: str, at: int, quote: str, escape: str | None) -> tuple[str, int]:
-    """What stands within a quote that opens before `at`, and the offset after its end."""
-    value = ""
-    while True:
-        end = text.find(quote, at)
-        if end < 0:
-            raise ValueError("a quote does not end")
-        if escape and (back := text.find(escape, at, end)) >= 0:
-            if text[back + 1] not in (quote, escape):
-                raise ValueError("an escape stands before neither a quote nor an escape")
-            value += text[at:back] + text[back + 1]
-            at = back + 2
-            continue
-        value += text[at:end]
-        at = end + 1
-        if escape or not text.startswith(quote, at):
-            return value, at
-        value += quote
-        at += 1
+def _closed(text: AnyStr, at: int, quote: AnyStr, escape: AnyStr | None) -> int:
+    """The offset behind a quoted field that begins at `at`; -1: it does not end."""
+    at += 1
+    while (end := text.find(quote, at)) >= 0:
+        escaped = text.find(escape, at, end) if escape else -1
+        if escaped < 0 and (escape or not text.startswith(quote, end + 1)):
+            return end + 1
+        at = (end if escaped < 0 else escaped) + 2
+    return -1
+
+
+def _meant(text: str, csv: Csv) -> str:
+    """What is written between two quotes. ValueError: an escape stands before other text."""
+    if not csv.escape:
+        return text.replace(csv.quote * 2, csv.quote)
+    value, *parts = text.replace(csv.escape * 2, "\0").split(csv.escape)
+    if not all(part.startswith(csv.quote) for part in parts):
+        raise ValueError("an escape stands before neither a quote nor an escape")
+    return "".join((value, *parts)).replace("\0", csv.escape)
 
 
 def record_end(text: bytes, start: int, csv: Csv) -> int:
     """The offset behind a CSV record that may hold line ends within quotes, LF included."""
-    at = start
-    delimiter, quote, escape = (char and char.encode() for char in (csv.delimiter, csv.quote, csv.escape))
+    at, delimiter, quote = start, csv.delimiter.encode(), csv.quote.encode()
     while True:
         if text.startswith(quote, at):
-            at += 1
-            while (end := text.find(quote, at)) >= 0:
-                back = text.find(escape, at, end) if escape else -1
-                at = end + 1 if back < 0 else back + 2
-                if back < 0 and (escape or not text.startswith(quote, at)):
-                    break
-                at += back < 0
-            if end < 0:
+            at = _closed(text, at, quote, csv.escape.encode() if csv.escape else None)
+            if at < 0:
                 return len(text)
         line, field = text.find(b"\n", at), text.find(delimiter, at)
         if line < 0 and field < 0:
