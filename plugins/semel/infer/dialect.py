@@ -80,15 +80,19 @@ def not_utf8(sampled: Sampled) -> str | None:
 
 
 def _csv(text: bytes, name: str, sampled: Sampled) -> Dialect:
-    """The delimiter by DuckDB's sniffer, which no bad record changes; the quote, and whether fields
-    hold line ends, as most records are good: of equal ones the first, and the sniffer's.
+    """The delimiter by DuckDB's sniffer, which no bad record changes; the quote, its escape, and
+    whether fields hold line ends, as most records are good: of equal ones the first, and the
+    sniffer's.
     """
     delimiter, sniffed = _sniffed(text)
     # Where no field begins with it, the other quote makes text of a lost one.
     quotes = sorted("\"'" if re.search(rb"(^|[,;\t|\n])'", text) else '"', key=sniffed.__ne__)
+    escapes = (None, "\\") if re.search(rb"\\[\"']", text) else (None,)
     best = None
-    for quote, multiline in itertools.product(quotes, (False, True)):
-        form = Csv(delimiter=delimiter, quote=quote, multiline=multiline, header=False)
+    for quote, escape, multiline in itertools.product(quotes, escapes, (False, True)):
+        form = Csv(
+            delimiter=delimiter, quote=quote, escape=escape, multiline=multiline, header=False
+        )
         if (found := _header(text, form)) is None:
             continue
         good, bad = _read(text, form, found)
