@@ -5,10 +5,14 @@ import csv
 import io
 import tempfile
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import duckdb
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,8 +20,8 @@ from hypothesis import strategies as st
 from fixtures.files.records import read_whole
 from semel.audit.exact import Rules, Word, csv_judge
 from semel.declare.ddl import PARSER_RULES, parse
-from semel.formats.csv import Csv
-from semel.sources.files.audit import _bounds
+from semel.formats.csv import Csv, read_header
+from semel.sources.files.audit import _bounds, _header_end
 from semel.sources.spec import Csv as Declared
 from tiers import examples
 
@@ -140,6 +144,86 @@ def test_a_record_of_a_dialect(dialect: dict, record: bytes, fields: list | None
         # Python takes an escape outside of quotes for one; Spark, PostgreSQL and DuckDB do not.
         if b"\\" not in record or dialect is not ESCAPED or record.startswith(b"1,"):
             assert by_python(declared, record) == fields
+
+
+VALUES = [
+    "a", "", None, " spaces ", "a,b", '5" pipe', '"', '""', '"quoted"', 'ends with "', "C:\\dir", "C:\\dir, x",
+    "ends\\", "ends,\\", 'q"\\', '\\"x', '{"k": "v\\n"}', "a\nb", "x\\\ny", "tab\tx", "'", "é\U0001f600", "\\N", "NULL", "0x10",
+    "'x','y'", "a\r\nb", "last",
+]  # fmt: skip
+ROWS = [(str(number), value) for number, value in enumerate(VALUES)]
+
+
+def python_writer(rows: list[tuple], **options) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, **options).writerows([("c0", "c1"), *rows])
+    return text.getvalue().encode()
+
+
+def duckdb_writer(rows: list[tuple], options: str = "") -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.csv")
+        made = pa.table({"c0": [n for n, _ in rows], "c1": [value for _, value in rows]})
+        assert made.num_rows
+        duckdb.sql(f"COPY (FROM made) TO '{path}' (HEADER, FORMAT csv{options})")
+        return path.read_bytes()
+
+
+def pyarrow_writer(rows: list[tuple]) -> bytes:
+    out = io.BytesIO()
+    pyarrow.csv.write_csv(pa.table({"c0": [n for n, _ in rows], "c1": [v for _, v in rows]}), out)
+    return out.getvalue()
+
+
+# What Spark 4.2 wrote of such values, by default and with quoteAll. It trims spaces.
+SPARK = (
+    b'c0,c1\n0,a\n1,"5\\" pipe"\n2,"a,b"\n3,C:\\dir\n4,"C:\\\\dir, x"\n5,ends\\\n6,"ends,\\\\"\n'
+    b'7,"q\\"\\\\"\n8,"\\\\\\"x"\n9,"a\\\\\\"b"\n10,""\n11,\n12,"\\""\n13,\\\n14,"\\\\\\\\,x"\n'
+    b'15,"a\nb"\n16,"x\\\\\ny"\n17,"{\\"k\\": \\"v\\\\n\\"}"\n18,"\\"a\\"b"\n'
+)
+SPARK_ALL = (
+    b'"c0","c1"\n"0","a"\n"1","5\\" pipe"\n"2","a,b"\n"3","C:\\\\dir"\n"4","C:\\\\dir, x"\n"5","ends\\\\"\n'
+    b'"6","ends,\\\\"\n"7","q\\"\\\\"\n"8","\\\\\\"x"\n"9","a\\\\\\"b"\n"10",""\n"11",\n"12","\\""\n'
+    b'"13","\\\\"\n"14","\\\\\\\\,x"\n"15","a\nb"\n"16","x\\\\\ny"\n'
+    b'"17","{\\"k\\": \\"v\\\\n\\"}"\n"18","\\"a\\"b"\n'
+)
+OF_SPARK = [
+    "a", '5" pipe', "a,b", "C:\\dir", "C:\\dir, x", "ends\\", "ends,\\", 'q"\\', '\\"x', 'a\\"b', "", None,
+    '"', "\\", "\\\\,x", "a\nb", "x\\\ny", '{"k": "v\\n"}', '"a"b',
+]  # fmt: skip
+NO_EMPTY = [value if value is None else value or None for value in VALUES]
+NO_NULL = [value or "" for value in VALUES]
+SHAPES = {
+    # Neither Excel nor pandas tells the empty text from no value.
+    "Excel, CSV UTF-8": (b"\xef\xbb\xbf" + python_writer(ROWS, dialect="excel"), {}, NO_EMPTY),
+    "Excel, tabs": (python_writer(ROWS, dialect="excel-tab"), {"delimiter": "\t"}, NO_EMPTY),
+    "Excel, semicolons": (python_writer(ROWS, delimiter=";"), {"delimiter": ";"}, NO_EMPTY),
+    "all quoted": (python_writer(ROWS, dialect="unix"), {}, NO_NULL),
+    "pandas": (pd.DataFrame(ROWS, columns=["c0", "c1"]).to_csv(index=False).encode(), {}, NO_EMPTY),
+    "pandas, escaped": (
+        pd.DataFrame(ROWS, columns=["c0", "c1"]).to_csv(
+            index=False, doublequote=False, escapechar="\\", quoting=csv.QUOTE_ALL
+        ).encode(), {"escape": "\\"}, NO_NULL,
+    ),
+    "pyarrow": (pyarrow_writer(ROWS), {}, VALUES),
+    "DuckDB": (duckdb_writer(ROWS), {}, VALUES),
+    "DuckDB, escaped": (duckdb_writer(ROWS, ", ESCAPE '\\'"), {"escape": "\\"}, VALUES),
+    "Spark": (SPARK, {"escape": "\\"}, OF_SPARK),
+    "Spark, all quoted": (SPARK_ALL, {"escape": "\\"}, OF_SPARK),
+}  # fmt: skip
+"""By writer: its file of some values, how it is declared, and the values that semel reads of it."""
+
+
+@pytest.mark.parametrize("writer", SHAPES)
+def test_files_of_other_writers(writer: str) -> None:
+    """Each value that a writer wrote is read as it was, and none is a dead letter."""
+    data, dialect, values = SHAPES[writer]
+    declared = Declared(multiline=True, **dialect)
+    schema = pa.schema([("c0", pa.string()), ("c1", pa.string())])
+    names, end = read_header(io.BytesIO(data), replace(form_of(declared), header=True), schema)
+    assert names == schema.names and end == _header_end(data, declared)
+    found = list(read(declared, data[end:]).values())
+    assert found == [[str(number), value] for number, value in enumerate(values)]
 
 
 TOKENS = st.sampled_from(["a", '"', '"', ",", "\\", "\\", '""', '","', "é", " "])
