@@ -136,7 +136,20 @@ VALUES: dict[str, tuple[dict[str, Any], list[bytes], list[Any], dict[bytes, str]
         {
             b"": "malformed", b" \t": "malformed", b"a,1,\n": "malformed", b"a\r,1,": "malformed",
             b'"a\nb",1,': "malformed", b"a,x,": "type_mismatch", b"a,1": "field_count",
+            b'"a"b,1,': "malformed", b'"a\\"b",1,': "malformed",
         },
+    ),
+    "csv, escaped": (
+        {"value": "csv", "csv": {"escape": "\\"}},
+        [b'"a 5\\" pipe",1,', b"C:\\dir,,", b'5" C:\\x,"1",'],
+        ['a 5" pipe', "C:\\dir", '5" C:\\x'],
+        {b'"a""b",1,': "malformed", b'"a\\b",1,': "malformed", b'"a\\",1,': "malformed"},
+    ),
+    "csv without quotes": (
+        {"value": "csv", "csv": {"quote": "none", "delimiter": "\t"}},
+        [b'"a\t1\t', b'5" x\t\t', b'""\t\t'],
+        ['"a', '5" x', '""'],
+        {b'a\t"1"\t': "type_mismatch", b'"a\t1"': "field_count"},
     ),
     "bytes": (
         {"value": "bytes", "schema": {"v": "binary", "at": "timestamp"}, "timestamp": "at"},
