@@ -450,6 +450,9 @@ OF_SECONDS: dict[str, Removal] = {
         gives("formats.parquet:misfits", []),
         code("formats.exact:taken", "not _is_like(array.type, declared)", user="formats.parquet"),
     ),
+    "names of writers' notes are not read": code(
+        "sources:without_private", "over & shown.private", new="set()"
+    ),
     "old times of old writers are dead letters": gives("formats.parquet:since", {}),
     "a type that readers take for nothing is refused": gives("formats.parquet:_hides", False),
     "a refused copy is remembered": sql("partitions.refused", "WHERE ", "WHERE false AND "),

@@ -422,6 +422,7 @@ def test_damaged_objects_are_told(bench: Workbench, s3: S3, ledger: Ledger) -> N
         assert settled(other).ids == ids(0, 2_000)
 
 
+# Attacks P26.
 def test_notes_of_writers_are_passed_over(place: Objects, ledger: Ledger) -> None:
     """_SUCCESS, hidden folders, empty objects, keys that the pattern does not name, and what lies
     beside the prefix."""
@@ -434,6 +435,10 @@ def test_notes_of_writers_are_passed_over(place: Objects, ledger: Ledger) -> Non
     run(ledger, spec, "r1")
     assert settled(spec).ids == ids(0, 10)
     assert refused(ledger, spec, "r2") == {}
+    place.put("_day/x.jsonl", lines(20, 30))
+    spec = place.spec(name="days", source={"pattern": "_day/*.jsonl"})
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(20, 30)
 
 
 def test_hostile_keys(place: Objects, ledger: Ledger, s3: S3) -> None:

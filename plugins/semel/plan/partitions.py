@@ -15,7 +15,17 @@ import numpy as np
 import sqlalchemy as sa
 
 from semel.ledger import Ledger, Row, change, row, rows
-from semel.sources import Gone, Known, Offer, Partition, Range, Refusal, Shown, Spans
+from semel.sources import (
+    Gone,
+    Known,
+    Offer,
+    Partition,
+    Range,
+    Refusal,
+    Shown,
+    Spans,
+    without_private,
+)
 
 _LOOK_BYTES = 16
 _COMPARED_AT_ONCE = 50_000
@@ -45,8 +55,8 @@ class Held:
     others: list[int]
     refused: list[Refusal]
 
-    def known(self, ledger: Ledger, pipeline_id: int, shown: Shown) -> Known:
-        """What the ledger knows about the things shown."""
+    def known(self, ledger: Ledger, pipeline_id: int, shown: Shown) -> tuple[Shown, Known]:
+        """What is shown to this pipeline, and what the ledger knows about it."""
         digests = bytearray()
         for look in shown.looks():
             digests += sha256(look.encode()).digest()[:_LOOK_BYTES]
@@ -56,12 +66,13 @@ class Held:
         asked = self.others + gone.tolist()
         unsettled = shown.at(_outside(now, then).tolist())
         partitions = ledger.rows("partitions", "by_id", partitions=asked) if asked else []
-        return Known(
+        known = Known(
             partitions=[Partition(**r) for r in partitions],
             unsettled=unsettled,
             refused=self.refused,
             rows=partial(ledger.rows, pipeline_id=pipeline_id),
         )
+        return without_private(shown, known)
 
 
 def _outside(some: np.ndarray, others: np.ndarray) -> np.ndarray:

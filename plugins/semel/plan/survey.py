@@ -129,7 +129,7 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
         state, held, before, spans = reading.result()
     for note in shown.notes:
         request.log(note)
-    known = held.known(ledger, pipeline_id, shown)
+    shown, known = held.known(ledger, pipeline_id, shown)
     matched = source.match(shown, known, request.window)
     offers = [offer for offer in matched.offers if offer.known]
     ends = {o.known.source_partition_id: o.end for o in offers if o.end}

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 Spans = dict[int, list[tuple[int, int]]]
 """Ranges [start, end) by source partition, ascending."""
 
+PRIVATE = re.compile(r"(?:^|/)[_.]")
+"""Paths and keys with a part that begins so are notes of those who write (_SUCCESS), or not in their
+place yet (_temporary/a). A pattern with such a part takes them all the same."""
+
 Window = tuple[datetime, datetime] | None
 """The times that a plan asks for. None: all times."""
 
@@ -151,12 +155,13 @@ class Partition:
 @dataclass(frozen=True, kw_only=True)
 class Shown:
     """What a source shows now, oldest first, and what it cannot tell apart or read. `notes`: lines
-    about what was done for that.
+    about what was done for that. `private`: names that only who has read of them reads.
     """
 
     found: Sequence[Found]
     refused: list[Refusal]
     notes: tuple[str, ...] = ()
+    private: frozenset[str] = frozenset()
 
     def looks(self) -> Iterable[str]:
         """How each thing looks, in their order: what the ledger knows of one that is settled.
@@ -182,6 +187,21 @@ class Known:
     unsettled: list[Any]
     refused: list[Refusal]
     rows: "Callable[..., list[Row]]"
+
+
+# Keeps P26.
+def without_private(shown: Shown, known: Known) -> tuple[Shown, Known]:
+    """The same without the private names of which nothing is known."""
+    over = {one.name for one in (*known.unsettled, *shown.refused)} if shown.private else set()
+    over = (over & shown.private) - {partition.name for partition in known.partitions}
+    if not over:
+        return shown, known
+
+    def rest(some: Iterable[Any]) -> list[Any]:
+        return [one for one in some if one.name not in over]
+
+    shown = replace(shown, found=rest(shown.found), refused=rest(shown.refused))
+    return shown, replace(known, unsettled=rest(known.unsettled))
 
 
 def nothing_known(shown: Shown) -> Known:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from semel.declare.context import Context
-from semel.sources import Refusal, Shown
+from semel.sources import PRIVATE, Refusal, Shown
 
 _UNSEEN = ("unreadable", "missing")
 
@@ -92,7 +92,10 @@ def list_files(context: Context) -> Listing:
     rule, inside = context.declared.interval_from, {}
     prefix = os.path.join(root, "")
     # A file costs a stat and little else: there may be very many.
-    for name in sorted(set(glob.iglob(pattern, root_dir=root, recursive=True))):
+    names = set(glob.iglob(pattern, root_dir=root, recursive=True))
+    private = [] if PRIVATE.search(pattern) else filter(PRIVATE.search, names)
+    private = frozenset(prefix + name for name in private)
+    for name in sorted(names):
         item = _look(rule, root, prefix + name, inside)
         if isinstance(item, Refusal):
             refused.append(item)
@@ -100,7 +103,9 @@ def list_files(context: Context) -> Listing:
             files.append(item)
     files.sort(key=attrgetter("mtime_ns"))  # Stable: then by path.
     refused.sort(key=attrgetter("name"))
-    return Listing(root=root, found=files, refused=refused)
+    note = f"{len(private)} names have a part that begins with _: no new one of them is read"
+    notes = (note,) if private else ()
+    return Listing(root=root, found=files, refused=refused, notes=notes, private=private)
 
 
 def _closed_folders(root: Path, pattern: str) -> list[Refusal]:

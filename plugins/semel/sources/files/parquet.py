@@ -45,7 +45,8 @@ class ParquetFiles(SealedSource):
     def discover(self) -> Listing:
         found = list_files(self.context)
         parts = [_part(file) for file in found.found]
-        return Listing(found=parts, refused=found.refused, complete=found.complete)
+        told = {"notes": found.notes, "private": found.private, "complete": found.complete}
+        return Listing(found=parts, refused=found.refused, **told)
 
     def look(self, part: Part) -> Looked:
         with _opened(part) as file:

@@ -39,7 +39,7 @@ class ObjectsSource(Formatted):
     Spark's executors the variable AIRFLOW_CONN_<CONNECTION>. Without one, the machine's role."""
     pattern: Text = "*"
     """Which keys below the prefix: *, ? and [...]; a * goes over slashes too. Keys with a part that
-    begins with _ or . are passed over, and objects of no bytes."""
+    begins with _ or . are passed over if it has none, and objects of no bytes."""
     format: Literal[tuple(SOURCES)]  # type: ignore[valid-type]
     """jsonl: one JSON object a line. csv: a header, then one record a line. parquet. Keys that end
     in .gz and .zst are unpacked, but for Parquet."""
