@@ -450,6 +450,8 @@ OF_SECONDS: dict[str, Removal] = {
         gives("formats.parquet:misfits", []),
         code("formats.exact:taken", "not _is_like(array.type, declared)", user="formats.parquet"),
     ),
+    "the name of a moved file is free":
+        gives("sources.files.parquet:ParquetFiles.is_put_away", False),
     "names of writers' notes are not read": code(
         "sources:without_private", "over & shown.private", new="set()"
     ),

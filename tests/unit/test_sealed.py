@@ -51,6 +51,7 @@ class Shelf:
     unread: dict[str, OSError] = field(default_factory=dict)
     misfits: set[str] = field(default_factory=set)
     moved: dict[str, str] = field(default_factory=dict)
+    put: set[str] = field(default_factory=set)
     when: datetime | None = None
 
     @property
@@ -79,6 +80,12 @@ class Shelf:
 
     def discover(self) -> Listing:
         return Listing(found=[*map(self.part, self.contents)], refused=[], complete=True)
+
+    def below(self) -> list[Part]:
+        return [*self.discover().found]
+
+    def is_put_away(self, known: Partition) -> bool:
+        return known.name in self.put
 
     def now(self, name: str) -> Part:
         if name not in self.contents:
@@ -233,6 +240,20 @@ def test_a_part_that_was_moved_over_its_copy() -> None:
 
 
 # Attacks P9, P13.
+# Attacks P27.
+@pytest.mark.parametrize("by_position", [True, False])
+def test_the_name_of_a_part_that_was_put_away(by_position: bool) -> None:
+    """Other content there begins; the same goes on, and nothing of it is read twice."""
+    shelf = Shelf(by_position=by_position, contents={"a": "y"}, put={"a"})
+    shelf.read("a", "x")
+    found = shelf.match()
+    assert refusals(found) == {} and went_on(found) == {"a": None}
+    assert [gone.partition.name for gone in found.gone] == ["a"]
+    shelf.contents = {"a": "x"}
+    found = shelf.match()
+    assert (refusals(found), found.gone) == ({}, [])
+
+
 def test_a_hard_link_to_a_settled_part() -> None:
     """The settled one stays, also when the other name is known too."""
     shelf = Shelf(contents={"0": "x1", "a": "x1"}, moved={"0": "a:x1"}, by_position=False)

@@ -350,6 +350,9 @@ class _Reading:
         for name, array in columns.items():
             over = _bad_rows(array, np.arange(count), self._starts)
             bad |= dict.fromkeys(over.tolist(), f"{name} is no value of its column")
+            if self._kinds[name].word == "double" and pa.types.is_integer(array.type):
+                far = [at for at, n in enumerate(array.to_pylist()) if n and int(float(n)) != n]
+                bad |= dict.fromkeys(far, f"{name} is no double")
             if name in self._flat:
                 values[name] = _without(array, over)
             if name in self._record_id and _is_ns(array):

@@ -23,7 +23,7 @@ def find(source: Opens, claims: Collection[Claim], batch_id: int) -> list[Claim]
             part = proven(source, claim, batch_id)
         except SourceError:
             if there is None:
-                there = _Contents(source, source.discover().found)
+                there = _Contents(source, source.below())
             part = next(there.of(claim), None)
             if part is None:
                 raise

@@ -299,14 +299,14 @@ class Sorting:
             return Twin.LEFT
         return Twin.UNSURE
 
-    # Keeps P18.
+    # Keeps P18, P27.
     def _is_away(self, known: Partition) -> bool:
         """Whether it is certain that a partition's part is not under its name: it is seen under
-        another one, or there is nothing.
+        another one, collect has moved it, or there is nothing.
         """
         return self._at.get(known.identity, known.name) != known.name or (
             self.shown.complete and known.name not in self._names and known.name not in self._hidden
-        )
+        ) or self.source.is_put_away(known)
 
     def gone(self) -> list[Gone]:
         """The partitions that no part holds any more."""

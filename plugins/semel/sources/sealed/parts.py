@@ -91,6 +91,14 @@ class Opens(Protocol):
         """The part that has a name now, without its time; it is not opened. OSError: there is none.
         """
 
+    def below(self) -> Sequence[Part]:
+        """All parts that a claimed one may be among now, also those that are not listed."""
+        return self.discover().found
+
+    def is_put_away(self, known: Partition) -> bool:  # noqa: ARG002 - most kinds stay
+        """Whether a partition's part lies where collect has put it."""
+        return False
+
     def time_of(self, known: Partition) -> datetime | None:  # noqa: ARG002 - not all have one
         """The time of a part that is gone, for `select: interval`."""
         return None
