@@ -69,7 +69,7 @@ def test_times_that_a_footer_puts_in_doubt(place: Parquet, ledger: Ledger) -> No
             "d": pa.array([DAY, day, DAY, DAY, DAY, None]),
             "t": pa.array([TIME, TIME, time, TIME, TIME, None], kind),
             "s": pa.array([{"d": d} for d in (DAY, DAY, DAY, day, DAY, None)]),
-            "l": pa.array([[TIME, t] for t in (TIME, TIME, TIME, TIME, time, None)], pa.list_(kind)),
+            "l": pa.array([[TIME, t] for t in [TIME] * 4 + [time, None]], pa.list_(kind)),
         })  # fmt: skip
         pq.write_table(
             table.replace_schema_metadata(metadata), place.folder / f"{name}.parquet",

@@ -36,8 +36,8 @@ _INT96 = "INT96"
 _FEWER = 16
 _SPARK = b"org.apache.spark."
 _SINCE = {"D": -141_427, "us": -25_567 * 86_400_000_000}
-"""1582-10-15 in days, and 1900-01-01 in microseconds, since 1970. Old writers number days before the
-first by the Julian calendar, and moments before the second by that or by other clocks."""
+"""1582-10-15 in days, and 1900-01-01 in microseconds, since 1970. Some writers number days before
+the first by the Julian calendar, and moments before the second by that or by other clocks."""
 
 
 class _Damaged(Exception):
@@ -206,10 +206,7 @@ def misfits(
                 "let its writer write bytes without one"
             )
         elif _hides(file, name):
-            found.append(
-                f"column {name!r} has values of a type that readers take for nothing (Null); let "
-                "its writer write another type"
-            )
+            found.append(f"column {name!r} has values of a type that readers take for nothing")
         elif name in exact and _is_int96(file, name):
             found.append(
                 f"column {name!r} is part of record_id and INT96, whose last digits cannot be "
@@ -232,13 +229,12 @@ def _logical(file: pq.ParquetFile, name: str) -> str:
 
 def _hides(file: pq.ParquetFile, name: str) -> bool:
     """Whether something of a column is read as null by its type, and is not by its statistics."""
-    groups = [file.metadata.row_group(at) for at in range(file.metadata.num_row_groups)]
     for at in range(len(file.schema)):
         leaf = file.schema.column(at)
         if leaf.path.partition(".")[0] == name and leaf.logical_type.type == "UNKNOWN":
-            known = [(g.column(at).statistics, g.column(at).num_values) for g in groups]
-            if any(of and of.has_null_count and of.null_count < n for of, n in known):
-                return not leaf.max_repetition_level
+            groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+            if any((of := group.column(at).statistics) and of.num_values for group in groups):
+                return True
     return False
 
 
@@ -409,6 +405,7 @@ class _Reader:
             made = taken(column, field.type)
             columns.append(made)
             for place, fault in (
+                *_rounded(column, made, field.name),
                 *_leaf_faults(made, field.name, self._leaf),
                 *_value_faults(made, field),
                 *self._loses(column, field.name),
@@ -521,6 +518,17 @@ def _repeated_keys(array: pa.MapArray) -> list[int]:
     order = np.lexsort((codes, rows))
     rows, codes = rows[order], codes[order]
     return np.unique(rows[1:][(np.diff(rows) == 0) & (np.diff(codes) == 0)]).tolist()
+
+
+def _rounded(column: pa.Array, made: pa.Array, name: str) -> Iterator[tuple[int, Fault]]:
+    """The rows with a whole number that a double does not hold."""
+    kind = column.type
+    if pa.types.is_integer(kind) and pa.types.is_floating(made.type):
+        beyond = pc.greater_equal(made, 2.0 ** (kind.bit_width - pa.types.is_signed_integer(kind)))
+        lost = pc.or_(beyond, pc.not_equal(made.cast(kind, safe=False), column))
+        for place in np.flatnonzero(pc.fill_null(lost, False)).tolist():
+            found = words.misfit(name, "a number that a double holds", str(column[place]))
+            yield place, (Reason.type_mismatch, found)
 
 
 def _leaf_faults(
