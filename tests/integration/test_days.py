@@ -1,6 +1,7 @@
 """days: how far each interval is, on what the verbs really wrote; and what it costs to ask."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from semel.reports.days import DAYS_BATCHES_NAMED, Days, Sight, State, days
 from semel.reports.gaps import gaps_beside
 
 BY_DAY = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl", "on_refused": "warn"}
+DAY = timedelta(days=1)
 NOW = datetime(2026, 11, 8, 12, tzinfo=UTC)
 
 
@@ -163,6 +165,28 @@ def test_days_of_long_ago_are_shown_when_nothing_is_newer(bench: Workbench, ledg
     run(ledger, spec, "r", times)
     answer = asked(ledger, spec, look=False)
     assert (answer.days[-1].start, answer.days[-1].state) == (times[0], State.DONE)
+
+
+@pytest.mark.parametrize("also", [[], ["2013-01-05"], ["2026-11-06"]], ids=str)
+def test_a_file_of_a_time_that_is_yet_to_come(
+    bench: Workbench, ledger: Ledger, shell: Shell, also: list[str]
+) -> None:
+    """The days that are shown end today, or with what is older; no day is a hole for it, and its
+    own day is named.
+    """
+    spec = bench.spec(source=BY_DAY)
+    for name in ["2107-12-31", *also]:
+        bench.write(f"in/day-{name}.jsonl", events(0, 5))
+    answer = asked(ledger, spec)
+    last = datetime(2013, 1, 5, tzinfo=UTC) if also == ["2013-01-05"] else day(8)
+    assert answer.days[-1].start == last
+    assert State.HOLE not in {cell.state for cell in answer.days if cell.start > last - DAY}
+    assert answer.ahead == datetime(2107, 12, 31, tzinfo=UTC)
+    said = shell.runs("semel days events")
+    assert "the last of 2107-12-31: a zip archive or a wrong clock may have set them" in said
+    (command,) = re.findall("next: (semel days .*)", said)
+    again = shell.runs(command)
+    assert "next: semel run events --interval 2107-12-31 2108-01-01" in again
 
 
 def test_arrival_stands_on_the_day_of_its_commit(
