@@ -453,7 +453,7 @@ OF_SECONDS: dict[str, Removal] = {
     "the name of a moved file is free":
         gives("sources.files.parquet:ParquetFiles.is_put_away", False),
     "names of writers' notes are not read": code(
-        "sources:without_private", "over & shown.private", new="set()"
+        "plan.partitions:without_private", "one.name not in over", new="True"
     ),
     "old times of old writers are dead letters": gives("formats.parquet:since", {}),
     "a type that readers take for nothing is refused": gives("formats.parquet:_hides", False),

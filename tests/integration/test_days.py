@@ -11,6 +11,7 @@ from fixtures.batches.account import run
 from fixtures.batches.history import add_history
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
+from semel.errors import SpecError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.plan import plan
@@ -187,6 +188,26 @@ def test_a_file_of_a_time_that_is_yet_to_come(
     (command,) = re.findall("next: (semel days .*)", said)
     again = shell.runs(command)
     assert "next: semel run events --interval 2107-12-31 2108-01-01" in again
+
+
+def test_names_by_a_local_clock(bench: Workbench, ledger: Ledger) -> None:
+    """An hour of Berlin is one of UTC, two hours before in summer and one in winter; a clock that is
+    set back shows an hour twice, and its name is the first one.
+    """
+    hours = {"source": BY_DAY | {"interval_from": "h-%Y-%m-%dT%H.jsonl"}, "schedule": "0 * * * *"}
+    hours["source"] |= {"interval_zone": "Europe/Berlin"}
+    spec = bench.spec(**hours)
+    local = {"2026-07-01T02": "2026-07-01T00", "2026-10-25T02": "2026-10-25T00",
+             "2026-11-08T02": "2026-11-08T01"}  # fmt: skip
+    for number, name in enumerate(local):
+        bench.write(f"in/h-{name}.jsonl", events(10 * number, 10 * number + 5))
+    for number, (name, utc) in enumerate(local.items()):
+        start = datetime.fromisoformat(f"{utc}:00:00Z")
+        done = run(ledger, spec, name, (start, start + timedelta(hours=1)))
+        assert done.finalized.counts.records_read == 5, (number, name)
+    for wrong in ({"interval_zone": "Berlin"}, {"interval_from": "mtime"}):
+        with pytest.raises(SpecError, match="source.interval_zone: (is no time|has no meaning)"):
+            bench.spec(**hours | {"source": hours["source"] | wrong})
 
 
 def test_arrival_stands_on_the_day_of_its_commit(

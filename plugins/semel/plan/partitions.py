@@ -7,25 +7,16 @@ tells a plan whether its basis still holds.
 
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 
 from semel.ledger import Ledger, Row, change, row, rows
-from semel.sources import (
-    Gone,
-    Known,
-    Offer,
-    Partition,
-    Range,
-    Refusal,
-    Shown,
-    Spans,
-    without_private,
-)
+from semel.sources import Gone, Known, Offer, Partition, Range, Refusal, Shown, Spans
 
 _LOOK_BYTES = 16
 _COMPARED_AT_ONCE = 50_000
@@ -72,7 +63,20 @@ class Held:
             refused=self.refused,
             rows=partial(ledger.rows, pipeline_id=pipeline_id),
         )
-        return without_private(shown, known)
+        return (shown, known) if not shown.private else without_private(shown, known)
+
+
+# Keeps P26.
+def without_private(shown: Shown, known: Known) -> tuple[Shown, Known]:
+    """The same without the private names of which nothing is known."""
+    over = shown.private & {one.name for one in (*known.unsettled, *shown.refused)}
+    over -= {partition.name for partition in known.partitions}
+
+    def rest(some: Iterable[Any]) -> list[Any]:
+        return [one for one in some if one.name not in over]
+
+    shown = replace(shown, found=rest(shown.found), refused=rest(shown.refused))
+    return shown, replace(known, unsettled=rest(known.unsettled))
 
 
 def _outside(some: np.ndarray, others: np.ndarray) -> np.ndarray:

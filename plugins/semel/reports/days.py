@@ -356,11 +356,8 @@ def _is_blind(sight: Sight) -> bool:
     return not sight.found and any(item.when is None for item in sight.gaps.refusals)
 
 
-def _newest(
-    ledger: Ledger, spec: Spec, sight: Sight | None, now: datetime
-) -> datetime | None:
-    """The end of the newest batch interval, or just after the newest time that the source shows
-    and that has come.
+def _newest(ledger: Ledger, spec: Spec, sight: Sight | None, now: datetime) -> datetime | None:
+    """The end of the newest batch interval, or just after the newest past time that is shown.
 
     For a pipeline without intervals, the time of the newest commit.
     """
@@ -374,8 +371,8 @@ def _newest(
             else:
                 known = row(connection, "days", "newest_interval", **values)
             times = [known["at"]] if known else []
-    shown = (f.when for f in (sight.found if sight else ()) if f.when)
-    times += [when + intervals.TICK for when in shown if when <= now]
+    shown = sight.found if sight else ()
+    times += [f.when + intervals.TICK for f in shown if f.when and f.when <= now]
     return max(filter(None, times), default=None)
 
 

@@ -189,21 +189,6 @@ class Known:
     rows: "Callable[..., list[Row]]"
 
 
-# Keeps P26.
-def without_private(shown: Shown, known: Known) -> tuple[Shown, Known]:
-    """The same without the private names of which nothing is known."""
-    over = {one.name for one in (*known.unsettled, *shown.refused)} if shown.private else set()
-    over = (over & shown.private) - {partition.name for partition in known.partitions}
-    if not over:
-        return shown, known
-
-    def rest(some: Iterable[Any]) -> list[Any]:
-        return [one for one in some if one.name not in over]
-
-    shown = replace(shown, found=rest(shown.found), refused=rest(shown.refused))
-    return shown, replace(known, unsettled=rest(known.unsettled))
-
-
 def nothing_known(shown: Shown) -> Known:
     """The ledger's knowledge before the first plan: none."""
     return Known(

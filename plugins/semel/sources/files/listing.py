@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 from semel.declare.context import Context
 from semel.sources import PRIVATE, Refusal, Shown
@@ -89,14 +90,14 @@ def list_files(context: Context) -> Listing:
     pattern = context.declared.below()
     files: list[ListedFile] = []
     refused = _closed_folders(root, pattern)
-    rule, inside = context.declared.interval_from, {}
+    inside = {}
     prefix = os.path.join(root, "")
     # A file costs a stat and little else: there may be very many.
     names = set(glob.iglob(pattern, root_dir=root, recursive=True))
     private = [] if PRIVATE.search(pattern) else filter(PRIVATE.search, names)
     private = frozenset(prefix + name for name in private)
     for name in sorted(names):
-        item = _look(rule, root, prefix + name, inside)
+        item = _look(context.declared, root, prefix + name, inside)
         if isinstance(item, Refusal):
             refused.append(item)
         elif item is not None:
@@ -135,7 +136,7 @@ def _folders(root: Path, pattern: str) -> Iterator[str]:
 
 # Keeps P13.
 def _look(
-    rule: str | None, root: Path, path: str, inside: dict[str, bool]
+    declared: Any, root: Path, path: str, inside: dict[str, bool]
 ) -> ListedFile | Refusal | None:
     """`inside` remembers of each folder whether it lies below the root."""
     try:
@@ -164,7 +165,7 @@ def _look(
         return _leads_out(root, path)
     if not stat.S_ISREG(status.st_mode):
         return refusal(path, "kind", "it is not a regular file")
-    when = rule and _time(rule, path, status.st_mtime_ns)
+    when = declared.interval_from and _time(declared, path, status.st_mtime_ns)
     return when if isinstance(when, Refusal) else listed(path, when, status)
 
 
@@ -188,17 +189,19 @@ def _leads_out(root: Path, path: str) -> Refusal:
 
 def file_time(context: Context, path: str, mtime_ns: int) -> datetime | Refusal | None:
     """A file's place in time, by `source.interval_from`. None for `select: arrival`."""
-    return _time(context.declared.interval_from, path, mtime_ns)
+    return _time(context.declared, path, mtime_ns)
 
 
-def _time(rule: str | None, path: str, mtime_ns: int) -> datetime | Refusal | None:
+def _time(declared: Any, path: str, mtime_ns: int) -> datetime | Refusal | None:
+    rule, zone = declared.interval_from, ZoneInfo(declared.interval_zone)
     if rule is None:
         return None
     if rule == "mtime":
         return datetime.fromtimestamp(mtime_ns / 1e9, tz=UTC)
     try:
-        return datetime.strptime(os.path.basename(path), rule).replace(tzinfo=UTC)
-    except ValueError:
+        found = datetime.strptime(os.path.basename(path), rule)
+        return found.replace(tzinfo=zone).astimezone(UTC)
+    except (ValueError, OverflowError):
         why = f"its name does not follow {rule!r}, so it has no interval"
         return refusal(path, "interval", why)
 

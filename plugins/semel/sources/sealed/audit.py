@@ -351,8 +351,9 @@ class _Reading:
             over = _bad_rows(array, np.arange(count), self._starts)
             bad |= dict.fromkeys(over.tolist(), f"{name} is no value of its column")
             if self._kinds[name].word == "double" and pa.types.is_integer(array.type):
-                far = [at for at, n in enumerate(array.to_pylist()) if n and int(float(n)) != n]
-                bad |= dict.fromkeys(far, f"{name} is no double")
+                whole = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
+                wide = np.abs(whole) // np.maximum(whole & -whole, 1) >= 1 << 53
+                bad |= dict.fromkeys(np.flatnonzero(wide).tolist(), f"{name} is no double")
             if name in self._flat:
                 values[name] = _without(array, over)
             if name in self._record_id and _is_ns(array):
@@ -482,18 +483,19 @@ def _first_times(file: pq.ParquetFile) -> tuple[int, int]:
     """The first day and second that a file's footer leaves without doubt: Spark and Hive say there
     when they wrote by the calendar of old Java.
     """
-    told = file.metadata.metadata or {}
-    spark = {key[17:]: text for key, text in told.items() if key.startswith(b"org.apache.spark.")}
-    version = spark.get(b"version", b"2")  # It came with 2.4.6.
-    kinds = {file.schema.column(at).physical_type for at in range(len(file.schema))}
-    by_date, by_time = (b"3.0", b"legacyDateTime"), (b"3.1", b"legacyINT96")
-    doubts = [
-        spark and (version < first or key in spark)
-        for first, key in (by_date, by_time if "INT96" in kinds else by_date)
-    ]
-    doubts[0] = doubts[0] or told.get(b"writer.date.proleptic") == b"false"
-    doubts[1] = doubts[1] or told.get(b"writer.zone.conversion.legacy") == b"true"
-    return tuple(_AGREED[at] if doubts[at] else _FIRST[at] for at in (0, 1))
+    told, spark = file.metadata.metadata or {}, b"org.apache.spark."
+    version = told.get(spark + b"version", b"2")  # It came with 2.4.6.
+    int96 = "INT96" in {file.schema.column(at).physical_type for at in range(len(file.schema))}
+
+    def is_old(first: bytes, legacy: bytes, hive: bytes, word: bytes) -> bool:
+        by_spark = version < first or spark + legacy in told
+        by_spark = by_spark and any(key.startswith(spark) for key in told)
+        return by_spark or told.get(b"writer." + hive) == word
+
+    days = is_old(b"3.0", b"legacyDateTime", b"date.proleptic", b"false")
+    newest = (b"3.1", b"legacyINT96") if int96 else (b"3.0", b"legacyDateTime")
+    times = is_old(*newest, b"zone.conversion.legacy", b"true")
+    return (_AGREED if days else _FIRST)[0], (_AGREED if times else _FIRST)[1]
 
 
 def _bad_rows(array: pa.Array, rows: np.ndarray, starts: tuple[int, int]) -> np.ndarray:
