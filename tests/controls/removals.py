@@ -324,6 +324,13 @@ OF_SECONDS: dict[str, Removal] = {
         "sinks.objects.reading:_Disk.open_input_file",
         "(found.size, about.get(CHECKSUM)) != (file.bytes, file.checksum)",
     ),
+    "receive asks for room before it pulls": code(
+        "sources.queue.receive:_Receiver._most", "disk.f_bavail * disk.f_frsize < ROOM_BYTES"
+    ),
+    "what a failed receive holds is stored":
+        code("sources.queue.receive:_Receiver._run", "with suppress(SemelError):", new="if False:"),
+    "check refuses a queue that has given messages up":
+        code("sources.queue.probe:_judge_dead_letters", "if dead:", new="if False:"),
     "check refuses a horizon that is too short":
         code("sources.queue.probe:of_service", "horizon < kept + _BEYOND"),
     "pipeline lock": sql("pipelines.lock", "FOR NO KEY UPDATE"),

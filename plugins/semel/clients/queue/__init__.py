@@ -37,6 +37,26 @@ class Pulled:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeadLetters:
+    """Where a service moves a message that nobody acknowledged in so many deliveries.
+
+    `setting`: the service's own name of that limit. `back`: the command that brings such messages
+    back, or finds them.
+    """
+
+    address: str
+    deliveries: int
+    setting: str
+    back: str
+
+    def __str__(self) -> str:
+        return (
+            f"after {self.deliveries} deliveries ({self.setting}) the service moves a message to "
+            f"{self.address}, which semel does not read"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class About:
     """What a service says of a queue.
 
@@ -44,7 +64,9 @@ class About:
     made anew under the same name, has another address. `deadline_seconds`: how long a message may
     be held before it is delivered again. `retention`: how long it keeps what nobody acknowledges;
     None: it does not say. `waiting`: messages that are not delivered yet, about; None: unknown.
-    `oldest_seconds`: how long the oldest of them has waited; None: unknown.
+    `oldest_seconds`: how long the oldest of them has waited; None: unknown. `dead_letters`: None: it
+    delivers a message until somebody acknowledges it. `ordered`: it may hold messages back until
+    the ones before them are acknowledged.
     """
 
     address: str
@@ -52,6 +74,8 @@ class About:
     retention: timedelta | None = None
     waiting: int | None = None
     oldest_seconds: float | None = None
+    dead_letters: DeadLetters | None = None
+    ordered: bool = False
 
 
 class Queue(ABC):
@@ -70,6 +94,10 @@ class Queue(ABC):
     @abstractmethod
     def about(self) -> About:
         """Ask the service what queue this is."""
+
+    def dead(self) -> int | None:
+        """How many messages wait where `dead_letters` go. None: unknown. For `semel check`."""
+        return None
 
     @abstractmethod
     def pull(self, messages: int, size: int, seconds: float) -> Pulled:

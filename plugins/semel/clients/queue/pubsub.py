@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from semel import settings
 from semel.clients import gcp
 from semel.clients.connection import installed
-from semel.clients.queue import About, Pulled, Queue
+from semel.clients.queue import About, DeadLetters, Pulled, Queue
 from semel.errors import SemelError, TerminalError, UnavailableError
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ AHEAD_BYTES = 4 << 20
 
 MESSAGE_BYTES = 64 << 10
 """What a message is taken to have until some were seen."""
+
+DELIVERIES = 5
+"""What the service takes where a dead_letter_policy says 0."""
 
 _SCOPE = "https://www.googleapis.com/auth/pubsub"
 _SERVICE = "/google.pubsub.v1.Subscriber/"
@@ -92,6 +95,7 @@ class Pubsub(Queue):
         self._asked: grpc.Future | None = None
         self._left: list[Any] = []
         self._message_bytes = MESSAGE_BYTES
+        self._ahead = True
 
     def about(self) -> About:
         """Ask for the subscription. The address is its topic: ids are unique in that."""
@@ -109,6 +113,17 @@ class Pubsub(Queue):
             raise self._refused("UNAVAILABLE", str(error), "pubsub.subscriptions.get") from None
         self._judge(type(found).pb(found))
         self._deadline_seconds = found.ack_deadline_seconds
+        policy = found.dead_letter_policy
+        letters = None
+        if policy.dead_letter_topic:
+            letters = DeadLetters(
+                address=policy.dead_letter_topic,
+                deliveries=policy.max_delivery_attempts or DELIVERIES,
+                setting="max_delivery_attempts of its dead_letter_policy",
+                back=f"gcloud pubsub topics list-subscriptions {policy.dead_letter_topic}",
+            )
+        # Messages that nobody takes would be handed back, which counts as a delivery.
+        self._ahead = letters is None
         return About(
             address=found.topic,
             deadline_seconds=found.ack_deadline_seconds,
@@ -118,6 +133,8 @@ class Pubsub(Queue):
                 found.topic_message_retention_duration or timedelta(),
             )
             or None,
+            dead_letters=letters,
+            ordered=found.enable_message_ordering,
         )
 
     def _judge(self, found: Any) -> None:
@@ -157,7 +174,7 @@ class Pubsub(Queue):
                     raise self._told(error) from None
                 self.about()  # Nothing came, or nobody is there.
         found, self._left = found[:messages], found[messages:]
-        if found and (len(found) < messages or messages >= MESSAGES_MAX):
+        if self._ahead and found and (len(found) < messages or messages >= MESSAGES_MAX):
             self._ask(MESSAGES_MAX, AHEAD_BYTES)  # Else these may be the last that are wanted.
         return _columns(found)
 

@@ -6,8 +6,10 @@ Known limitation: tests have seen it renew what a program gives (credential_proc
 the metadata server of EC2 were never met.
 """
 
+import json
 import math
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +29,7 @@ from semel.clients.connection import (
     text_of,
     usable,
 )
-from semel.clients.queue import About, Pulled, Queue
+from semel.clients.queue import About, DeadLetters, Pulled, Queue
 from semel.errors import SemelError, TerminalError, UnavailableError
 
 if TYPE_CHECKING:
@@ -172,12 +174,14 @@ class Sqs(Queue):
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sqs")
         self._deadline_seconds: int | None = None
 
+    def _attributes(self, url: str) -> dict[str, str]:
+        with self._asked("sqs:GetQueueAttributes"):
+            found = self._client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])
+        return found["Attributes"]
+
     def about(self) -> About:
         """Ask for its attributes. The address is its ARN: ids are unique in all of SQS."""
-        with self._asked("sqs:GetQueueAttributes"):
-            found = self._client.get_queue_attributes(
-                QueueUrl=self._url, AttributeNames=["All"]
-            )["Attributes"]
+        found = self._attributes(self._url)
         self._deadline_seconds = int(found["VisibilityTimeout"])
         if not self._deadline_seconds:
             raise TerminalError(
@@ -190,7 +194,20 @@ class Sqs(Queue):
             deadline_seconds=self._deadline_seconds,
             retention=timedelta(seconds=int(kept)) if kept else None,
             waiting=int(found["ApproximateNumberOfMessages"]),
+            dead_letters=_dead_letters(found),
+            ordered=found.get("FifoQueue") == "true",
         )
+
+    def dead(self) -> int | None:
+        """As its dead-letter queue says, where that may be asked."""
+        if (letters := self.about().dead_letters) is None:
+            return None
+        *_, account, name = letters.address.split(":")
+        with suppress(SemelError):
+            with self._asked("sqs:GetQueueUrl"):
+                url = self._client.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)
+            return int(self._attributes(url["QueueUrl"])["ApproximateNumberOfMessages"])
+        return None
 
     def pull(self, messages: int, size: int, seconds: float) -> Pulled:
         """Receive once, then by all threads when there were as many as one call can have."""
@@ -324,6 +341,20 @@ class Sqs(Queue):
         return TerminalError(
             f"SQS refuses a call for the queue {self._url} ({code}), which needs {right}"
         )
+
+
+def _dead_letters(found: Mapping[str, str]) -> DeadLetters | None:
+    """What a queue's RedrivePolicy says."""
+    policy = json.loads(found.get("RedrivePolicy") or "{}")
+    if "deadLetterTargetArn" not in policy:
+        return None
+    target = policy["deadLetterTargetArn"]
+    return DeadLetters(
+        address=target,
+        deliveries=int(policy["maxReceiveCount"]),
+        setting="maxReceiveCount of its RedrivePolicy",
+        back=f"aws sqs start-message-move-task --source-arn {shlex.quote(target)}",
+    )
 
 
 def _parts(handles: Sequence[str]) -> list[Sequence[str]]:

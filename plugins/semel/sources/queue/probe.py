@@ -3,6 +3,7 @@
 from datetime import timedelta
 from pathlib import Path
 
+from semel.clients.queue import About
 from semel.declare.context import Context
 from semel.declare.durations import format_duration
 from semel.declare.wording import count
@@ -12,6 +13,10 @@ from semel.sources.files import probe
 
 _BEYOND = timedelta(days=1)
 """What the horizon has beyond the queue's retention: a last delivery is received and planned."""
+
+
+_DELIVERIES_MIN = 5
+"""One more than the tries of a task by the DAGs that semel makes; also Pub/Sub's own minimum."""
 
 
 def of_spool(context: Context, sealed: Path) -> tuple[str, Look]:
@@ -34,6 +39,8 @@ def of_service(context: Context, horizon: timedelta) -> str:
     """As `Source.service`."""
     with context.declared.opened_queue() as queue:
         about = queue.about()
+        dead = queue.dead()
+    _judge_dead_letters(about, dead)
     kept = about.retention
     if kept is not None and not context.by_position:
         if kept == timedelta.max:
@@ -55,4 +62,26 @@ def of_service(context: Context, horizon: timedelta) -> str:
         told += f", the oldest waits for {about.oldest_seconds:,.0f} s"
     if kept is None:
         told += "; it does not say how long it keeps them: dedup.horizon must be a day longer"
+    if about.dead_letters is not None:
+        told += f"; {about.dead_letters}, where {'an unknown number' if dead is None else 'none'} waits"
     return told
+
+
+# Keeps Q8.
+def _judge_dead_letters(about: About, dead: int | None) -> None:
+    """SourceError: the queue has given messages up, or does so before a task's last try."""
+    letters = about.dead_letters
+    if letters is None:
+        return
+    if dead:
+        raise SourceError(
+            f"{letters.address} has {count(dead, 'message')} that {about.address}, or another queue, "
+            f"delivered more than {letters.deliveries} times ({letters.setting}). semel does not "
+            "read that queue. Bring them back, or remove them there",
+            next=letters.back,
+        )
+    if letters.deliveries < _DELIVERIES_MIN:
+        raise SourceError(
+            f"{about.address}: {letters}. Airflow tries a task 4 times, and a receiver that is "
+            f"killed uses up a delivery of all that it holds. Allow {_DELIVERIES_MIN} or more"
+        )
