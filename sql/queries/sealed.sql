@@ -33,7 +33,9 @@ WITH p AS (
       AND q.retired_at IS NULL AND q.closed_at IS NOT NULL AND NOT q.accounted
 )
 SELECT p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p.settled, p.reached,
-       p.seen, p.evidence, p.closed_at IS NOT NULL AS closed, p.retired_at IS NOT NULL AS retired
+       p.seen, p.evidence, p.closed_at IS NOT NULL AS closed, p.retired_at IS NOT NULL AS retired,
+       (SELECT min(lower(l.span)) FROM semel.loss AS l
+        WHERE l.source_partition_id = p.source_partition_id AND l.reason = 'gone') AS lost
 FROM p
 WHERE p.evidence ->> 'content' = ANY(CAST(:contents AS text[]))
 ORDER BY p.closed_at IS NULL, p.source_partition_id;
@@ -79,8 +81,8 @@ WHERE b.replays IS NOT NULL
                     AND k.ordinal = c.ordinal);
 
 -- name: newest
--- The newest partition of which something was read, also one that is gone, and whether any such one
--- has one of some names or identities.
+-- The newest partition of which something was read, also one that is gone, unless somebody accepted
+-- that; and whether any such one has one of some names or identities.
 SELECT p.name, p.evidence ->> 'content' AS content,
        EXISTS (SELECT FROM semel.source_partition AS q
                WHERE q.pipeline_id = :pipeline_id AND q.retired_at IS NULL
@@ -90,5 +92,7 @@ SELECT p.name, p.evidence ->> 'content' AS content,
 FROM semel.source_partition AS p
 WHERE p.pipeline_id = :pipeline_id AND p.retired_at IS NULL
   AND p.reached > 0
+  AND NOT EXISTS (SELECT FROM semel.loss AS l
+                  WHERE l.source_partition_id = p.source_partition_id AND l.reason = 'gone')
 ORDER BY p.source_partition_id DESC
 LIMIT 1;

@@ -273,7 +273,8 @@ OF_SECONDS: dict[str, Removal] = {
     "a segment stays for keep_spool":
         sql("collect.accounted", ":kept_seconds", "0 * :kept_seconds"),
     "a spool that has nothing of what was read is another one":
-        code("sources.queue.source:Segments.match", 'not (newest["there"] or removed or may_be)'),
+        code("sources.queue.source:Segments.match",
+             'not (newest["there"] or self.spool.was_removed(newest["content"] or "-"))'),
     "what is not in another spool is not gone":
         code("sources.queue.source:Segments.match", "gone=there, ", new=""),
     "an object that was replaced waits for a person": code(

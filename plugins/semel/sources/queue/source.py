@@ -18,6 +18,7 @@ import xxhash
 
 from semel.declare.context import Context
 from semel.errors import AGAIN, CorruptionError, SourceError
+from semel.model.batch import Claim
 from semel.sources import (
     Evidence,
     Known,
@@ -125,9 +126,8 @@ class Segments(SealedSource):
             return found
         names, identities = ([getattr(p, k) for p in shown.found] for k in ("name", "identity"))
         for newest in known.rows("sealed", "newest", names=names, identities=identities):
-            removed = self.spool.was_removed(newest["content"] or "-")
-            may_be = self.context.declared.expired(newest["name"])
-            if not (newest["there"] or removed or may_be):
+            # Its name and its age prove nothing: collect may have been another machine's.
+            if not (newest["there"] or self.spool.was_removed(newest["content"] or "-")):
                 # What is not in another spool is not gone.
                 there = [gone for gone in found.gone if gone.partition.name in names]
                 refused = [*found.refused, self._another(newest["name"])]
@@ -168,19 +168,14 @@ class Segments(SealedSource):
         return Refusal(
             name=str(self.spool.path),
             reason="missing",
-            detail=f"no segment that was read is here, and {name!r} has to stay for "
-            "source.keep_spool: this is the spool of another machine, or was made anew, and what "
-            "the other one has may be unread. Mount that one, or correct source.spool; where it is "
-            "lost, run with source.on_refused: warn until a run has read something of this one",
+            detail=f"no segment that was read is here, and collect has not removed {name!r} from "
+            "it: this is the spool of another machine, or a new one, and messages of the other one "
+            "may be unread. Mount that one, or correct source.spool; where it is lost, run with "
+            "source.on_refused: warn until a run has read something of this one",
         )
 
     def now(self, name: str) -> Part:
-        try:
-            found = os.stat(self.sealed / name)
-        except FileNotFoundError as error:
-            if why := self.context.declared.expired(name):
-                raise FileNotFoundError(errno.ENOENT, why, name) from error
-            raise
+        found = os.stat(self.sealed / name)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file; move it out of the spool")
         return _part(name, found)
@@ -223,6 +218,11 @@ class Segments(SealedSource):
     def digest(self, part: Part) -> str:
         with self._steady(part) as path:
             return checksum(path)
+
+    # Keeps Q5.
+    def removed(self, claim: Claim) -> str | None:
+        gone = self.spool.was_removed(claim.evidence["content"])
+        return "collect has removed it, as source.keep_spool was over" if gone else None
 
     # Keeps P19.
     @contextmanager

@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -11,7 +10,6 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from semel import settings
-from semel.declare.durations import format_duration
 from semel.declare.parts import Duration, Model, OnRefused, Select, Size, Text, path_problem
 from semel.declare.place import reached
 from semel.model.batch import Log
@@ -20,9 +18,6 @@ from semel.sources.messages import CONNECTION, Messages, Problem
 
 if TYPE_CHECKING:
     from semel.clients.queue import Queue
-
-_CREATED = "%Y%m%dT%H%M%S"
-"""What a segment's name begins with: when it was made."""
 
 RECEIVERS_MAX = 32
 """Each is a task of Airflow's, and a process."""
@@ -120,18 +115,6 @@ class QueueSource(Messages):
     def spool_of(self, pipeline: str) -> Path:
         """The spool of a pipeline. TerminalError: it lies outside the data roots."""
         return self.folder() / pipeline
-
-    # Keeps Q5.
-    def expired(self, name: str) -> str | None:
-        """Why a segment is not there that is so old that collect may have removed it; None: it is
-        younger.
-        """
-        created, _, _ = name.partition("-")
-        with suppress(ValueError):
-            age = datetime.now(UTC) - datetime.strptime(created, _CREATED).replace(tzinfo=UTC)
-            if self.keep_spool is not None and age >= self.keep_spool:
-                return f"it is gone: source.keep_spool, {format_duration(self.keep_spool)}, is over"
-        return None
 
     @property
     def puts_away(self) -> bool:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Protocol
 
 from semel.declare.context import Context
+from semel.model.batch import Claim
 from semel.sources import Offer, Partition, Refusal, Shown
 
 
@@ -98,6 +99,10 @@ class Opens(Protocol):
     def is_put_away(self, known: Partition) -> bool:  # noqa: ARG002 - most kinds stay
         """Whether a partition's part lies where collect has put it."""
         return False
+
+    def removed(self, claim: Claim) -> str | None:  # noqa: ARG002 - most kinds remove none
+        """Why the part of a claim is gone for good. None: somebody may bring it back."""
+        return None
 
     def time_of(self, known: Partition) -> datetime | None:  # noqa: ARG002 - not all have one
         """The time of a part that is gone, for `select: interval`."""
