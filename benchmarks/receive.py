@@ -5,6 +5,7 @@
 
 The servers are those of the tests, on this machine's own cores: NATS JetStream, ElasticMQ for SQS
 and pstest for Pub/Sub, both of which keep messages in memory; one that is not at hand is left out.
+`fifo` is a FIFO queue of SQS with one message group, and a tenth of the messages.
 A bare client pulls by the same calls, in groups of the same bounds as semel: it appends the values
 of a group to a file, syncs it, and acknowledges. `official`: the same by the class that Google's
 client is made for. Each run has a queue of its own, filled before the clock begins. pstest goes
@@ -18,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -75,7 +77,9 @@ def _cut(some: list[Any], size: int) -> list[list[Any]]:
 
 
 class _Service:
-    """A server of the tests."""
+    """A server of the tests. `share`: it gets one of so many messages, as it is slower."""
+
+    share = 1
 
     def __init__(self, server: Any) -> None:
         self.server = server
@@ -153,6 +157,31 @@ class _Sqs(_Service):
             )  # fmt: skip
 
 
+class _Fifo(_Sqs):
+    """A FIFO queue whose messages are of one group: it gives the next ten once ten are deleted."""
+
+    share = 10
+
+    def filled(self, values: list[bytes]) -> str:
+        name = self.server.queue(_DEADLINE_SECONDS, fifo=True)
+        self.server.send(name, values, group="one")
+        return name
+
+    def bare(self, queue: str, total: int, path: Path, clock: Clock) -> None:
+        client = self.server.client
+        with clock, open(path, "wb", buffering=0) as file:
+            while total:
+                some = client.receive_message(QueueUrl=queue, MaxNumberOfMessages=10)["Messages"]
+                file.write("".join(one["Body"] for one in some).encode())
+                os.fdatasync(file.fileno())
+                entries = [
+                    {"Id": str(n), "ReceiptHandle": one["ReceiptHandle"]}
+                    for n, one in enumerate(some)
+                ]
+                client.delete_message_batch(QueueUrl=queue, Entries=entries)
+                total -= len(some)
+
+
 class _Pubsub(_Service):
     """A subscription of Pub/Sub."""
 
@@ -206,13 +235,13 @@ def _nats(folder: Path) -> Iterator[_Nats]:
 
 
 @contextmanager
-def _sqs(folder: Path) -> Iterator[_Sqs]:
+def _sqs(folder: Path, of: type[_Sqs] = _Sqs) -> Iterator[_Sqs]:
     with skipping():
         jars = maven.fetched(sqs_server.POM, KEPT, "ElasticMQ")
     server = sqs_server.ElasticMq(folder, jars, durable=False)
     server.start()
     try:
-        yield _Sqs(server)
+        yield of(server)
     finally:
         server.stop()
 
@@ -228,7 +257,7 @@ def _pubsub(folder: Path) -> Iterator[_Pubsub]:
         server.stop()
 
 
-_SERVICES = {"nats": _nats, "sqs": _sqs, "pubsub": _pubsub}
+_SERVICES = {"nats": _nats, "sqs": _sqs, "fifo": partial(_sqs, of=_Fifo), "pubsub": _pubsub}
 
 
 def main() -> None:
@@ -241,23 +270,26 @@ def main() -> None:
         folder = Path(tempfile.mkdtemp(prefix="semel-bench-"))
         try:
             with _SERVICES[name](folder) as service:
-                found = _measured(name, service, folder, options)
+                records = max(1, options.records // service.share)
+                found = _measured(name, service, folder, records, options.runs)
         except pytest.skip.Exception as skipped:
             tell(f"{name} is left out: {skipped}")
             continue
         finally:
             shutil.rmtree(folder)
         headline[f"ratio_receive_{name}"] = ratio(found, "semel")
-        headline[f"receive_{name}_per_s"] = round(options.records / medians(found)["semel"])
-        title = f"{name}: {options.records:,} messages of {_VALUE_BYTES:,} bytes"
+        headline[f"receive_{name}_per_s"] = round(records / medians(found)["semel"])
+        title = f"{name}: {records:,} messages of {_VALUE_BYTES:,} bytes"
         tables.append(table(title, found, _NAMES))
     report = {"title": "B14: receiving from a queue", "headline": headline, "tables": tables,
               "plots": []}  # fmt: skip
     harness.save("receive", options, report)
 
 
-def _measured(name: str, service: Any, folder: Path, options: Any) -> dict[str, list[float]]:
-    values = [b"%0*d" % (_VALUE_BYTES, number) for number in range(options.records)]
+def _measured(
+    name: str, service: Any, folder: Path, records: int, runs: int
+) -> dict[str, list[float]]:
+    values = [b"%0*d" % (_VALUE_BYTES, number) for number in range(records)]
     places = map(str, count())
 
     def side(take: Callable[[str, Path, Clock], int]) -> harness.Side:
@@ -289,7 +321,7 @@ def _measured(name: str, service: Any, folder: Path, options: Any) -> dict[str, 
     if hasattr(service, "official"):
         sides["official"] = bare(service.official)
     tell(name)
-    return in_turn(sides, options.runs, both_ways=True)
+    return in_turn(sides, runs, both_ways=True)
 
 
 if __name__ == "__main__":

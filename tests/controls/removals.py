@@ -331,7 +331,9 @@ OF_SECONDS: dict[str, Removal] = {
     "what a failed receive holds is stored":
         code("sources.queue.receive:_Receiver._run", "with suppress(SemelError):", new="if False:"),
     "check refuses a queue that has given messages up":
-        code("sources.queue.probe:_judge_dead_letters", "if dead:", new="if False:"),
+        code("sources.queue.probe:of_service", "letters and dead:", new="False:"),
+    "two pipelines have no queue in common":
+        code("pipeline:clashes", "spec.source.drained & other.source.drained", new="()"),
     "check refuses a horizon that is too short":
         code("sources.queue.probe:of_service", "horizon < kept + _BEYOND"),
     "pipeline lock": sql("pipelines.lock", "FOR NO KEY UPDATE"),

@@ -333,7 +333,7 @@ def test_dead_letters_behind_keep_spool(spool: Spool, ledger: Ledger, shell: She
     assert collected(ledger, spec) == 1
     step = shell.fails(f"semel replay {spec.name} --batches 1 --requarantine")
     assert step == f"semel letters {spec.name} --batch 1"
-    assert "send their bytes to the source again, corrected" in shell.err
+    assert "Send the dead letters' bytes to the source again, corrected" in shell.err
     folder = re.search("as Parquet: (.+)", shell.runs(step))[1]
     (kept,) = pads.dataset(folder).to_table().column("raw").to_pylist()
     spool.add([messages([kept.replace(b'"two"', b"2")], 30)])
@@ -840,6 +840,45 @@ def test_declarations_that_are_refused(case: str, bench: Workbench) -> None:
     with pytest.raises(SpecError, match=re.escape(why)) as refused:
         bench.spec(**{"record_id": ["mid"], **changes, "source": source})
     assert "secret" not in str(refused.value)
+
+
+NATS = {"type": "nats", "stream": "s", "consumer": "c"}
+SQS = {"type": "sqs", "queue": "https://sqs.eu-west-1.amazonaws.com/1/q"}
+PUBSUB = {"type": "pubsub", "subscription": "projects/p/subscriptions/s"}
+SHARED = [
+    ({**NATS, "servers": "nats://a:1,nats://b:1"}, {"servers": "nats://b:1"}, True),
+    ({**NATS, "servers": "nats://a:1"}, {"consumer": "d"}, False),
+    ({**NATS, "servers": "nats://a:1"}, {"stream": "t"}, False),
+    ({**NATS, "servers": "nats://a:1"}, {"servers": "nats://b:1"}, False),
+    ({**NATS, "connection": "x"}, {}, True),
+    ({**NATS, "connection": "x"}, {"connection": "y"}, False),
+    (SQS, {}, True),
+    (SQS, {"connection": "x"}, True),
+    (SQS, {"queue": "https://sqs.eu-west-2.amazonaws.com/1/q"}, False),
+    (SQS, {"queue": "https://sqs.eu-west-1.amazonaws.com/2/q"}, False),
+    (PUBSUB, {"connection": "x"}, True),
+    (PUBSUB, {"subscription": "projects/p/subscriptions/t"}, False),
+    (PUBSUB, SQS, False),
+]
+
+
+# Attacks Q9.
+@pytest.mark.parametrize(("one", "changes", "refused"), SHARED)
+def test_two_pipelines_with_one_queue(
+    one: dict, changes: dict, refused: bool, bench: Workbench, shell: Shell
+) -> None:
+    """Each would get a part of the messages: refused with both names and files; where each has a
+    queue, a subscription or a consumer of its own, they are taken.
+    """
+    beside = {"spool": "spool", "value": "json", "schema": COLUMNS, **BESIDE}
+    two = changes if "type" in changes else {**one, **changes}
+    for name, source in (("one", one), ("two", two)):
+        bench.spec(name, record_id=["mid"], source={**source, **beside})
+    told = shell.runs("semel validate", 1 if refused else 0)
+    lines = [line for line in told.splitlines() if "both receive from" in line]
+    assert len(lines) == refused
+    for word in ("two.yaml: source: 'two' and 'one'", "one.yaml"):
+        assert all(word in line for line in lines)
 
 
 def test_the_advice_for_a_queue_without_ids(bench: Workbench) -> None:

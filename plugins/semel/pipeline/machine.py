@@ -36,15 +36,13 @@ def _of_limits(spec: Spec) -> Iterator[tuple[Key, str]]:
 
 def _of_ids(spec: Spec) -> Iterator[tuple[Key, str]]:
     """`semel exact` reads the ids of a batch again, and those of a queue are only in its spool."""
-    horizon, source = spec.dedup.horizon, spec.source
-    if not (source.receives and source.puts_away and spec.record_id and spec.by_position):
-        return
-    if spec.hides_ids and source.kept < horizon:
+    spooled = spec.source.receives and spec.source.puts_away and spec.record_id
+    if spooled and spec.by_position and spec.hides_ids and spec.source.kept < spec.dedup.horizon:
+        kept, horizon = map(format_duration, (spec.source.kept, spec.dedup.horizon))
         yield ("source", "keep_spool"), (
-            f"{format_duration(source.kept)} is shorter than dedup.horizon, "
-            f"{format_duration(horizon)}. `semel exact` could never make this pipeline exactly "
-            "once: it reads ids from the spool, for the output does not have them. Declare "
-            f"{format_duration(horizon)} or longer, or a shorter dedup.horizon"
+            f"{kept} is shorter than dedup.horizon, {horizon}. `semel exact` could never make this "
+            "pipeline exactly once: it reads ids from the spool, for the output does not have "
+            f"them. Declare {horizon} or longer, or a shorter dedup.horizon"
         )
 
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from semel import failpoints
 from semel.archive import provenance
-from semel.errors import SemelError, SourceError, StateError
+from semel.errors import SemelError, StateError
 from semel.finalize import Finalized
 from semel.ledger import Ledger, Row, pipelines, row
 from semel.ledger.batches import batch_of
@@ -167,17 +167,7 @@ def _check(
     """The number of the admission after the `last` one. SemelError: it is known to fail."""
     admission = last["admission"] + 1 if last else 1
     check_verdicts(ledger, pipeline, has_letters(ledger, root, admission))
-    try:
-        check_source(ledger, spec, root)
-    except SourceError as error:
-        if not error.lasting:
-            raise
-        shown = f"semel letters {spec.name} --batch {root}"
-        raise SourceError(
-            f"{error}. The dead letters are kept: send their bytes to the source again, corrected, "
-            f"and they are read as new records; `{shown}` shows where they are",
-            next=shown, lasting=True,
-        ) from error
+    check_source(ledger, spec, root, letters=f"semel letters {spec.name} --batch {root}")
     return admission
 
 

@@ -167,6 +167,13 @@ class Records(Model):
         """Namespaces and names by OpenLineage's rules. `claimed`: the parts that batches read."""
         return [("file", str(self.folder()))]
 
+    @property
+    def drained(self) -> set[str]:
+        """What it takes records out of, so that no other pipeline gets them: a name for each way
+        there. Sources whose records stay for others have none.
+        """
+        return set()
+
     def reads(self, place: Place) -> bool:  # noqa: ARG002 - most kinds have no sink
         """Whether what a sink writes to a place is read by it, as far as names tell."""
         return False

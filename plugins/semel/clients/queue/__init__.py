@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 Attributes = list[tuple[str, bytes]]
 """Names and values, as the publisher gave them; a value need not be text."""
@@ -38,22 +38,13 @@ class Pulled:
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetters:
-    """Where a service moves a message that nobody acknowledged in so many deliveries.
-
-    `setting`: the service's own name of that limit. `back`: the command that brings such messages
-    back, or finds them.
+    """Where a service moves a message that nobody acknowledged in so many deliveries. `back`: the
+    command that brings such messages back, or finds them.
     """
 
     address: str
     deliveries: int
-    setting: str
     back: str
-
-    def __str__(self) -> str:
-        return (
-            f"after {self.deliveries} deliveries ({self.setting}) the service moves a message to "
-            f"{self.address}, which semel does not read"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +74,11 @@ class Queue(ABC):
 
     Errors of all methods: UnavailableError: the service is away, or too busy. TerminalError: there
     is no such queue, or no right to it; `next` or the message says what to do.
+
+    `rights`: the least that its user needs, as the service spells them.
     """
+
+    rights: ClassVar[str] = ""
 
     def __enter__(self) -> Self:
         return self
@@ -96,7 +91,7 @@ class Queue(ABC):
         """Ask the service what queue this is."""
 
     def dead(self) -> int | None:
-        """How many messages wait where `dead_letters` go. None: unknown. For `semel check`."""
+        """How many dead letters there are. None: unknown. For `semel check`."""
         return None
 
     @abstractmethod

@@ -40,9 +40,6 @@ AHEAD_BYTES = 4 << 20
 MESSAGE_BYTES = 64 << 10
 """What a message is taken to have until some were seen."""
 
-DELIVERIES = 5
-"""What the service takes where a dead_letter_policy says 0."""
-
 _SCOPE = "https://www.googleapis.com/auth/pubsub"
 _SERVICE = "/google.pubsub.v1.Subscriber/"
 _DELETED = "_deleted-topic_"
@@ -73,6 +70,8 @@ def opened(
 
 class Pubsub(Queue):
     """A subscription. A handle is the ack id of one delivery."""
+
+    rights = _RIGHTS
 
     def __init__(self, client: "SubscriberClient", subscription: str, who: str) -> None:
         from google.pubsub_v1 import types
@@ -113,17 +112,10 @@ class Pubsub(Queue):
             raise self._refused("UNAVAILABLE", str(error), "pubsub.subscriptions.get") from None
         self._judge(type(found).pb(found))
         self._deadline_seconds = found.ack_deadline_seconds
-        policy = found.dead_letter_policy
-        letters = None
-        if policy.dead_letter_topic:
-            letters = DeadLetters(
-                address=policy.dead_letter_topic,
-                deliveries=policy.max_delivery_attempts or DELIVERIES,
-                setting="max_delivery_attempts of its dead_letter_policy",
-                back=f"gcloud pubsub topics list-subscriptions {policy.dead_letter_topic}",
-            )
-        # Messages that nobody takes would be handed back, which counts as a delivery.
-        self._ahead = letters is None
+        policy, topic = found.dead_letter_policy, found.dead_letter_policy.dead_letter_topic
+        # What nobody takes is handed back, which counts as a delivery; and the next messages of an
+        # ordering key come to who asks after these are acknowledged.
+        self._ahead = not topic and not found.enable_message_ordering
         return About(
             address=found.topic,
             deadline_seconds=found.ack_deadline_seconds,
@@ -133,7 +125,11 @@ class Pubsub(Queue):
                 found.topic_message_retention_duration or timedelta(),
             )
             or None,
-            dead_letters=letters,
+            dead_letters=DeadLetters(
+                address=topic,
+                deliveries=policy.max_delivery_attempts or 5,  # The service's own default.
+                back=f"gcloud pubsub topics list-subscriptions {topic}",
+            ) if topic else None,
             ordered=found.enable_message_ordering,
         )
 

@@ -3,7 +3,6 @@
 from datetime import timedelta
 from pathlib import Path
 
-from semel.clients.queue import About
 from semel.declare.context import Context
 from semel.declare.durations import format_duration
 from semel.declare.wording import count
@@ -34,13 +33,20 @@ def of_spool(context: Context, sealed: Path) -> tuple[str, Look]:
         raise SourceError(f"{error}; let this user read all below {sealed}") from error
 
 
-# Keeps Q6.
+# Keeps Q6, Q8.
 def of_service(context: Context, horizon: timedelta) -> str:
     """As `Source.service`."""
     with context.declared.opened_queue() as queue:
         about = queue.about()
         dead = queue.dead()
-    _judge_dead_letters(about, dead)
+    letters = about.dead_letters
+    if letters and dead:
+        raise SourceError(
+            f"{letters.address} has {count(dead, 'message')} that {about.address}, or another queue, "
+            f"gave up after {letters.deliveries} deliveries, and semel does not read it. Bring them "
+            "back, or remove them there",
+            next=letters.back,
+        )
     kept = about.retention
     if kept is not None and not context.by_position:
         if kept == timedelta.max:
@@ -62,26 +68,15 @@ def of_service(context: Context, horizon: timedelta) -> str:
         told += f", the oldest waits for {about.oldest_seconds:,.0f} s"
     if kept is None:
         told += "; it does not say how long it keeps them: dedup.horizon must be a day longer"
-    if about.dead_letters is not None:
-        told += f"; {about.dead_letters}, where {'an unknown number' if dead is None else 'none'} waits"
+    if letters:
+        moved = f"{about.address} gives a message up after {letters.deliveries} deliveries: "
+        moved += f"{letters.address} takes it, which semel does not read"
+        if letters.deliveries < _DELIVERIES_MIN:
+            raise SourceError(
+                f"{moved}. Each receiver that is killed uses up one, and Airflow tries a task 4 times. "
+                f"Allow {_DELIVERIES_MIN} or more"
+            )
+        told += f"; {moved}" + ("; nobody can say how many it has" if dead is None else "")
+    if queue.rights:
+        told += f"; receive needs {queue.rights}"
     return told
-
-
-# Keeps Q8.
-def _judge_dead_letters(about: About, dead: int | None) -> None:
-    """SourceError: the queue has given messages up, or does so before a task's last try."""
-    letters = about.dead_letters
-    if letters is None:
-        return
-    if dead:
-        raise SourceError(
-            f"{letters.address} has {count(dead, 'message')} that {about.address}, or another queue, "
-            f"delivered more than {letters.deliveries} times ({letters.setting}). semel does not "
-            "read that queue. Bring them back, or remove them there",
-            next=letters.back,
-        )
-    if letters.deliveries < _DELIVERIES_MIN:
-        raise SourceError(
-            f"{about.address}: {letters}. Airflow tries a task 4 times, and a receiver that is "
-            f"killed uses up a delivery of all that it holds. Allow {_DELIVERIES_MIN} or more"
-        )

@@ -37,8 +37,7 @@ GROUP_SECONDS = 0.2
 a service far away takes some 50 ms to answer, so a shorter wait would make each answer a group."""
 
 ROOM_BYTES = 4 * GROUP_BYTES
-"""What must be free on the spool's disk where the queue counts deliveries: two groups, and what
-Arrow and attributes add."""
+"""What two groups need on the disk, with what Arrow and attributes add."""
 
 SEGMENT_BYTES = 256 << 20
 """A segment that is larger is sealed, and another one begun: tasks read them side by side."""
@@ -205,7 +204,7 @@ class _Receiver:
             done = f"{error}. Before that: {self.done.told()}{self._moved()}"
             raise UnavailableError(done) from error
         if moved := self._moved():
-            self.log(moved.removeprefix(". "))
+            self.log(moved.removeprefix(". But "))
 
     def _ended(self) -> bool:
         bounds, now = self.bounds, time.monotonic()
@@ -246,9 +245,11 @@ class _Receiver:
             self.taken += len(found)
             self.size += filling.add(found, now)
         full = len(filling.pulled) >= most or filling.size >= GROUP_BYTES
-        if full or not len(found) or time.monotonic() - filling.began >= GROUP_SECONDS:
+        # A queue may hold the next messages back until it has these back: no pull waits before.
+        last = self.about.ordered or not len(found)
+        if full or last or time.monotonic() - filling.began >= GROUP_SECONDS:
             self._flush()
-        self._settle(patient=False)
+        self._settle(patient=last)
         self._extend()
         old = self.part and time.monotonic() - self.part_began >= SEGMENT_SECONDS
         if self.part and (self.part.end >= SEGMENT_BYTES or (old and self.bounds.seconds is None)):
@@ -257,9 +258,8 @@ class _Receiver:
 
     # Keeps Q8.
     def _most(self) -> int:
-        """How many messages a group may have. Where the queue counts deliveries, a disk that fails
-        is met before a pull, or by few messages. OSError: it is full.
-        """
+        """How many messages a group may have: where deliveries count, a disk that fails is met
+        before a pull, or by few messages. OSError: it is full."""
         if self.about.dead_letters is None:
             return GROUP_MESSAGES
         if not len(self.filling.pulled):
@@ -268,7 +268,7 @@ class _Receiver:
             if disk.f_bavail * disk.f_frsize < ROOM_BYTES:
                 self._settle()
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return max(len(self.filling.pulled) + 1, min(GROUP_MESSAGES, 1 + 2 * self.done.messages))
+        return min(GROUP_MESSAGES, 1 + 2 * self.done.messages)
 
     def _failed(self, error: UnavailableError) -> None:
         """A pull failed: whether this is still the same queue must be asked."""
@@ -389,7 +389,7 @@ class _Receiver:
             return ""
         letters = self.about.dead_letters
         return (
-            f". {count(self.spent, 'message')} had the last of {letters.deliveries} deliveries: the "
+            f". But {count(self.spent, 'message')} had the last of {letters.deliveries} deliveries: the "
             f"service moves them to {letters.address}, which semel does not read. Bring them back: "
             f"`{letters.back}`"
         )
@@ -405,18 +405,15 @@ class _Receiver:
 
     def _given_up(self, error: OSError) -> UnavailableError:
         """What is to be said when the disk fails. Nothing that was not synced is acknowledged."""
-        held = self._held()
-        for group in held:
+        for group in self._held():
             self._hand_back(group)
         self.appending = None
         left = self.taken - self.done.messages
-        some = left > sum(self._last(group.pulled) for group in held)
-        again = ", so the queue delivers them again" if some or not left else ""
         return UnavailableError(
             f"the spool {self.spool.path} cannot be written ({error.strerror}): "
-            f"{count(left, 'message')} not acknowledged{again}{self._moved()}. Before "
-            f"that: {self.done.told()}; a segment that is not sealed is sealed by the next receive "
-            "or plan. Make room, or mend the disk"
+            f"{count(left, 'message')} not acknowledged, so the queue delivers them again"
+            f"{self._moved()}. Before that: {self.done.told()}; a segment that is not sealed is "
+            "sealed by the next receive or plan. Make room, or mend the disk"
         )
 
 

@@ -169,8 +169,8 @@ class Segments(SealedSource):
             name=str(self.spool.path),
             reason="missing",
             detail=f"no segment that was read is here, and collect has not removed {name!r} from "
-            "it: this is the spool of another machine, or a new one, and messages of the other one "
-            "may be unread. Mount that one, or correct source.spool; where it is lost, run with "
+            "it: this is a new spool, or another machine's, and messages of the right one may be "
+            "unread. Mount that, or correct source.spool; where it is lost, run with "
             "source.on_refused: warn until a run has read something of this one",
         )
 

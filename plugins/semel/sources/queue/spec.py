@@ -89,6 +89,11 @@ class QueueSource(Messages):
     ordering_key: str | None = None
     """The column (string) that takes the message's ordering key or group."""
 
+    @property
+    def drained(self) -> set[str]:
+        """Its queue or subscription, whoever reaches it."""
+        return {getattr(self, "queue", "") or getattr(self, "subscription", "")}
+
     def opened_queue(self) -> "Queue":
         """A connection to the queue. TerminalError: a package is not installed, or the connection
         cannot be used.
@@ -226,6 +231,12 @@ class NatsSource(QueueSource):
             connection=self.connection, servers=self.servers, stream=self.stream,
             consumer=self.consumer,
         )  # fmt: skip
+
+    @property
+    def drained(self) -> set[str]:
+        """Its consumer, on each server, or by the connection."""
+        ways = self.servers.split(",") if self.servers else [f"connection {self.connection}"]
+        return {f"the consumer {self.consumer} of {self.stream} on {way}" for way in ways}
 
     def describe(self) -> str:
         """Stream, consumer and servers."""

@@ -58,11 +58,8 @@ def proven(source: Opens, claim: Claim, batch_id: int) -> Part:
 def unreadable(source: Opens, claim: Claim, batch_id: int, error: OSError) -> SourceError:
     """The error for a part that cannot be looked at."""
     if why := source.removed(claim):
-        unit = source.context.declared.unit
         return SourceError(
-            f"{claim.name!r}, of which batch {batch_id} has {unit} {claim.start} to {claim.end}, "
-            f"is gone: {why}",
-            lasting=True,
+            f"{claim.name!r}, which batch {batch_id} has read, is gone: {why}", lasting=True
         )
     why = f"it cannot be read ({error.strerror})"
     return SourceError(_no_longer(source, claim, batch_id, why), next=AGAIN)
