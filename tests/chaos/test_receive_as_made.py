@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from fixtures.queue.segments import values_of
 from fixtures.queue.sqs import CONNECTION
 from semel.clients.queue import Pulled
 from semel.ledger import Ledger
+from semel.sources.queue.segment import read_foot, read_groups
 
 MADE: dict[str, tuple[str, dict[str, Any]]] = {
     "sqs": ("sqs", {}),
@@ -66,7 +68,7 @@ class Patient(Heard):
 PROOF = [pytest.param(made, marks=pytest.mark.proof) for made in MADE if made != "sqs fifo"]
 
 
-# Attacks Q1, Q8.
+# Attacks Q1, Q8, Q10.
 @pytest.mark.parametrize("made", ["sqs fifo", *PROOF])
 def test_each_message_is_taken_once(line: Spooled, made: str, ledger: Ledger) -> None:
     """A queue that may hold messages back is never waited for while some are not acknowledged; in
@@ -92,3 +94,48 @@ def test_each_message_is_taken_once(line: Spooled, made: str, ledger: Ledger) ->
     run(ledger, line.spec, "r1")
     assert settled(line.spec).ids == ids(0, TOTAL)
     print(f"{made}: {TOTAL / took:,.0f} messages a second")
+
+
+# Attacks Q4.
+@pytest.mark.proof
+@pytest.mark.parametrize("made", ["pubsub"])
+@pytest.mark.parametrize("spool", ["new", "of an earlier version"])
+def test_a_topic_that_was_made_again(
+    line: PubsubLine, made: str, spool: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic and its subscription are deleted and made again by their names, and the new one gives
+    its messages the ids of the old ones: they are other messages. What is delivered again is a
+    repeat in a spool of an earlier version too, whose ids stay as they are.
+    """
+    if spool != "new":
+        line.spool.sealed.mkdir(parents=True)
+    line.pubsub.hold(line.subscription, 10)
+    line.publish(0, 5)
+    first = line.spec.source.opened_queue()
+    monkeypatch.setattr(first, "acknowledge", len)
+    assert line.receive(first, messages=5).unacknowledged == 5
+    ids_before = {message for path, _ in line.feet() for message in ids_of(path)}
+    assert line.receive(messages=5, idle=30).messages == 5
+    assert {message for path, _ in line.feet() for message in ids_of(path)} == ids_before
+    run(ledger, line.spec, "r1")
+    assert settled(line.spec).ids == ids(0, 5)
+    if spool != "new":
+        assert not any("-" in message for message in ids_before)
+        return
+    line.pubsub.delete(line.subscription)
+    line.pubsub.delete_topic(line.subscription)
+    line.pubsub.kill()
+    line.pubsub.start()  # It counts from the beginning again.
+    line.pubsub.again(line.subscription)
+    line.publish(5, 10)
+    assert line.receive(messages=5).messages == 5
+    plain = [message.partition("-")[0] for path, _ in line.feet() for message in ids_of(path)]
+    assert len(set(plain)) == 5, "the server gave other ids, so this proves nothing"
+    run(ledger, line.spec, "r2")
+    assert settled(line.spec).ids == ids(0, 10)
+
+
+def ids_of(path: Path) -> list[str]:
+    foot = read_foot(path)
+    groups = read_groups(path, foot, 0, foot.messages)
+    return [name for _, group in groups for name in group.column("message_id").to_pylist()]

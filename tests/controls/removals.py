@@ -332,6 +332,11 @@ OF_SECONDS: dict[str, Removal] = {
         code("sources.queue.receive:_Receiver._run", "with suppress(SemelError):", new="if False:"),
     "check refuses a queue that has given messages up":
         code("sources.queue.probe:of_service", "letters and dead:", new="False:"),
+    "an id of Pub/Sub has the time of publishing":
+        code("clients.queue.pubsub:_columns", "if timed:", new="if False:"),
+    "receive acknowledges before it waits for an ordered queue": code(
+        "sources.queue.receive:_Receiver._take", "self.about.ordered or not len(found)", new="False"
+    ),
     "two pipelines have no queue in common":
         code("pipeline:clashes", "spec.source.drained & other.source.drained", new="()"),
     "check refuses a horizon that is too short":

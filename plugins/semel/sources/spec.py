@@ -169,9 +169,7 @@ class Records(Model):
 
     @property
     def drained(self) -> set[str]:
-        """What it takes records out of, so that no other pipeline gets them: a name for each way
-        there. Sources whose records stay for others have none.
-        """
+        """What it takes records out of, so that no other pipeline gets them: a name a way."""
         return set()
 
     def reads(self, place: Place) -> bool:  # noqa: ARG002 - most kinds have no sink

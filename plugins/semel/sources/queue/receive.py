@@ -125,6 +125,7 @@ def receive(queue: Queue, path: Path, pipeline: str, bounds: Bounds, log: Log) -
     is in the spool, and what was not is not acknowledged. TerminalError: as `Queue` says.
     """
     spool = Spool(path)
+    queue.timed = spool.is_timed()
     spool.make()
     spool.recover(log)
     with stopping() as stop, _Receiver(queue, spool, pipeline, bounds, log, stop) as receiver:
@@ -245,7 +246,7 @@ class _Receiver:
             self.taken += len(found)
             self.size += filling.add(found, now)
         full = len(filling.pulled) >= most or filling.size >= GROUP_BYTES
-        # A queue may hold the next messages back until it has these back: no pull waits before.
+        # Keeps Q10. No pull waits for what comes only after these are acknowledged.
         last = self.about.ordered or not len(found)
         if full or last or time.monotonic() - filling.began >= GROUP_SECONDS:
             self._flush()
@@ -372,11 +373,6 @@ class _Receiver:
                 with suppress(UnavailableError):
                     self.queue.extend(group.pulled.handles)
 
-    def _hand_back(self, group: _Group) -> None:
-        self.spent += self._last(group.pulled)
-        with suppress(UnavailableError):
-            self.queue.hand_back(group.pulled.handles)
-
     def _last(self, pulled: Pulled) -> int:
         """How many of these the queue delivers no more, unless they are acknowledged."""
         letters = self.about.dead_letters
@@ -406,7 +402,9 @@ class _Receiver:
     def _given_up(self, error: OSError) -> UnavailableError:
         """What is to be said when the disk fails. Nothing that was not synced is acknowledged."""
         for group in self._held():
-            self._hand_back(group)
+            self.spent += self._last(group.pulled)
+            with suppress(UnavailableError):
+                self.queue.hand_back(group.pulled.handles)
         self.appending = None
         left = self.taken - self.done.messages
         return UnavailableError(
