@@ -50,35 +50,25 @@ WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
   AND p.closed_at IS NOT NULL
 ORDER BY p.name, p.generation DESC;
 
--- name: committed
--- Of some names, the newest partition that a batch which has committed claimed something of, and the
--- batch that it is, or that it replays. What accept put aside counts, too: it was read.
-SELECT DISTINCT ON (p.name)
-       p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p.settled, p.reached,
-       p.seen, p.evidence, p.closed_at IS NOT NULL AS closed,
-       COALESCE(b.replays, b.batch_id) AS root
+-- name: readers
+-- Each claim on a partition of some names, the newest generation first: its content, its batch, the
+-- batch that this one is or replays, and whether it is the newest replay that claims this part. What
+-- accept put aside counts, too: it was read.
+SELECT p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p.settled, p.reached,
+       p.seen, p.evidence, p.closed_at IS NOT NULL AS closed, c.evidence ->> 'content' AS content,
+       b.batch_id, b.request_key, COALESCE(b.replays, b.batch_id) AS root,
+       b.status <> 'planned' AS committed,
+       b.seen_at < clock_timestamp() - make_interval(secs => :silent_seconds) AS silent,
+       b.replays IS NOT NULL AND NOT EXISTS (
+           SELECT FROM semel.batch AS g
+           JOIN semel.claim AS k USING (batch_id)
+           WHERE g.replays = b.replays AND g.generation > b.generation
+             AND k.ordinal = c.ordinal) AS newest_replay
 FROM semel.source_partition AS p
 JOIN semel.claim AS c USING (source_partition_id)
 JOIN semel.batch AS b USING (batch_id)
 WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
-  AND b.status IN ('committed', 'finalized')
 ORDER BY p.name, p.generation DESC, root;
-
--- name: replayed
--- The partitions of some names and contents that the newest replay of their batch has claimed, and
--- whether that one has committed.
-SELECT p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p.settled, p.reached,
-       p.seen, p.evidence, p.closed_at IS NOT NULL AS closed, b.status <> 'planned' AS committed
-FROM unnest(CAST(:names AS text[]), CAST(:contents AS text[])) AS s (name, content)
-JOIN semel.source_partition AS p
-    ON p.pipeline_id = :pipeline_id AND p.name = s.name AND p.evidence ->> 'content' = s.content
-JOIN semel.claim AS c USING (source_partition_id)
-JOIN semel.batch AS b USING (batch_id)
-WHERE b.replays IS NOT NULL
-  AND NOT EXISTS (SELECT FROM semel.batch AS g
-                  JOIN semel.claim AS k USING (batch_id)
-                  WHERE g.replays = b.replays AND g.generation > b.generation
-                    AND k.ordinal = c.ordinal);
 
 -- name: newest
 -- The newest partition of which something was read, also one that is gone, unless somebody accepted

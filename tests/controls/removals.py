@@ -431,10 +431,21 @@ OF_SECONDS: dict[str, Removal] = {
         sql("replay.roots", "COALESCE(n.judged_by, n.batch_id) AS", "b.batch_id AS"),
     "what others have judged is not judged anew": gives("runs.replay:_refuse_apart"),
     "an acceptance is of one output":
-        sql("sealed.committed", "b.status IN", "p.retired_at IS NULL AND b.status IN"),
+        sql("sealed.readers", "WHERE p.pipeline_id", "WHERE p.retired_at IS NULL AND p.pipeline_id"),
     "what was accepted is no replay's": sql("replay.apart", "OR offered", "OR false"),
     "what a replay has claimed is no new content":
-        sql("sealed.replayed", "b.replays IS NOT NULL", "false"),
+        sql("sealed.readers", "b.replays IS NOT NULL AND NOT EXISTS", "false AND NOT EXISTS"),
+    "plan leaves alone what an open batch has claimed": code(
+        "sources.pipeline.matching:judge", "Readers.ALIVE: Does.WAIT", new="Readers.ALIVE: unread"
+    ),
+    "an orphan goes with the content that it claimed":
+        code("plan:_write", "matched.released", new="()"),
+    "content that is claimed stays its partition's":
+        sql("partitions.update", "OR NOT EXISTS", "OR true OR NOT EXISTS"),
+    "a claim commits with its partition's content": code(
+        "commit:_decide", 'row(connection, "commit", "replaced", batch_id=batch.batch_id)',
+        new="None",
+    ),
     "a replay of what was replaced again is planned anew": code(
         "runs.replay:outdated", "batch.replays and renewed(ledger, spec, batch.batch_id)"
     ),

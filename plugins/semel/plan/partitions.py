@@ -6,7 +6,7 @@ tells a plan whether its basis still holds.
 """
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
+from semel.errors import StateError
 from semel.ledger import Ledger, Row, change, row, rows
 from semel.sources import Gone, Known, Offer, Partition, Range, Refusal, Shown, Spans
 
@@ -45,6 +46,7 @@ class Held:
     looks: bytes
     others: list[int]
     refused: list[Refusal]
+    orphans: list[int]
 
     def known(self, ledger: Ledger, pipeline_id: int, shown: Shown) -> tuple[Shown, Known]:
         """What is shown to this pipeline, and what the ledger knows about it."""
@@ -62,6 +64,7 @@ class Held:
             unsettled=unsettled,
             refused=self.refused,
             rows=partial(ledger.rows, pipeline_id=pipeline_id),
+            orphans=frozenset(self.orphans),
         )
         return (shown, known) if not shown.private else without_private(shown, known)
 
@@ -93,17 +96,17 @@ def _outside(some: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.flatnonzero(outside)
 
 
-def held(connection: sa.Connection, pipeline_id: int, orphans: Iterable[int] = ()) -> Held:
+def held(connection: sa.Connection, pipeline_id: int, orphans: Sequence[int] = ()) -> Held:
     """What the ledger holds. An orphan's claims do not count as settled."""
-    found = rows(
-        connection, "partitions", "settled", pipeline_id=pipeline_id, orphans=list(orphans)
-    )
+    orphans = list(orphans)
+    found = rows(connection, "partitions", "settled", pipeline_id=pipeline_id, orphans=orphans)
     refused = rows(connection, "partitions", "refused", pipeline_id=pipeline_id)
     return Held(
         settled=b"".join(r["settled"] for r in found),
         looks=b"".join(r["looks"] for r in found),
         others=[partition for r in found for partition in r["others"]],
         refused=[Refusal(**r) for r in refused],
+        orphans=orphans,
     )
 
 
@@ -212,11 +215,20 @@ def close(connection: sa.Connection, gone: Collection[Gone], unread: Collection[
         change(connection, "partitions", "close", partitions=json.dumps(found))
 
 
+# Keeps P25.
 def update(connection: sa.Connection, updates: list[Partition]) -> None:
-    """Update the rows of known partitions. A closed one is open again."""
-    if updates:
-        new = json.dumps([vars(partition) for partition in updates])
-        change(connection, "partitions", "update", partitions=new)
+    """Update the rows of known partitions. A closed one is open again.
+
+    StateError: a claim stands on other content of one of them.
+    """
+    if not updates:
+        return
+    new = json.dumps([vars(partition) for partition in updates])
+    if change(connection, "partitions", "update", partitions=new) < len(updates):
+        raise StateError(
+            "plan would change the content of a source partition that a batch has claimed. "
+            "Nothing was written. semel has a bug: please report it"
+        )
 
 
 def retire(connection: sa.Connection, partitions: list[int]) -> None:

@@ -375,7 +375,7 @@ def _refuse_apart(
     connection: sa.Connection, spec: Spec, pipeline: Pipeline, root: int, names: list[str]
 ) -> None:
     """TerminalError: the records of a batch cannot be judged anew as a whole."""
-    pairs = {"roots": [root] * len(names), "names": names}
+    pairs = {"roots": [root] * len(names), "names": names, "orphans": []}
     apart = row(connection, "replay", "apart", pipeline_id=pipeline.pipeline_id, **pairs)
     if spec.record_id:
         why = "the catalog has the ids of its records at its place in the order of commits"

@@ -181,12 +181,14 @@ class Known:
 
     `partitions` are open and not settled. `unsettled` are the things shown that match no settled
     partition. `refused` are the last plan's refusals. `rows` runs one of the source's own queries.
+    `orphans` are planned batches without a sign of life, which this plan may abandon.
     """
 
     partitions: list[Partition]
     unsettled: list[Any]
     refused: list[Refusal]
     rows: "Callable[..., list[Row]]"
+    orphans: frozenset[int] = frozenset()
 
 
 def nothing_known(shown: Shown) -> Known:
@@ -261,6 +263,10 @@ class Matched:
     """Offers that get a new partition even if no range is taken from them."""
     resumed: tuple[tuple[str, str], ...]
     """(name, known name) of partitions recognised by their content."""
+    released: tuple[int, ...] = ()
+    """Orphans to abandon even if no range is taken: the source has replaced what they claimed."""
+    notes: tuple[str, ...] = ()
+    """Lines for the log about what is left to a batch that has not committed."""
 
 
 class Settled(NamedTuple):
