@@ -85,15 +85,16 @@ FROM f
 JOIN made USING (name);
 
 -- name: readers
--- Batches that are no replays and that read some parts, or whose replays do.
+-- Batches that are no replays and that read some parts, or whose replays do; last those that have not
+-- committed, which will have read what was there before.
 SELECT DISTINCT r.commit_seq, r.batch_id AS root
 FROM semel.source_partition AS p
 JOIN semel.claim AS c USING (source_partition_id)
 JOIN semel.batch AS b USING (batch_id)
 JOIN semel.batch AS r ON r.batch_id = COALESCE(b.replays, b.batch_id)
 WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
-  AND r.status IN ('committed', 'finalized')
-ORDER BY r.commit_seq;
+  AND r.status <> 'abandoned'
+ORDER BY r.commit_seq, root;
 
 -- name: apart
 -- Of some batches, each with names of parts that have other output now, those whose records cannot be

@@ -436,10 +436,14 @@ OF_SECONDS: dict[str, Removal] = {
     "what a replay has claimed is no new content":
         sql("sealed.readers", "b.replays IS NOT NULL AND NOT EXISTS", "false AND NOT EXISTS"),
     "plan leaves alone what an open batch has claimed": code(
-        "sources.pipeline.matching:judge", "Readers.ALIVE: Does.WAIT", new="Readers.ALIVE: unread"
+        "sources.pipeline.matching:judge", "Progress.ALIVE: Does.WAIT, Progress.SILENT", new="Progress.SILENT"
     ),
-    "an orphan goes with the content that it claimed":
-        code("plan:_write", "matched.released", new="()"),
+    "an orphan goes with the content that it claimed": all_of(
+        code("plan:_write", "else matched.released", new="else ()"),
+        code("plan.survey:look", "[*matched.released]", new="[]"),
+    ),
+    "a batch whose marker is gone holds up new ones":
+        gives("sources.pipeline.matching:_missing", []),
     "content that is claimed stays its partition's":
         sql("partitions.update", "OR NOT EXISTS", "OR true OR NOT EXISTS"),
     "a claim commits with its partition's content": code(

@@ -5,22 +5,25 @@ import json
 import pytest
 
 from fixtures.batches.account import advised, ids, quiet, run, settled, sql
-from fixtures.batches.chains import Keeping, again
+from fixtures.batches.chains import Keeping, again, link
 from fixtures.batches.replays import falls_silent
 from fixtures.contract.sources import Upstream
+from fixtures.postgres.server import lose
 from semel.cli import main
 from semel.commit import commit
-from semel.errors import SourceError, StateError, TerminalError
+from semel.errors import CorruptionError, SourceError, StateError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.plan import partitions, plan
 from semel.repair.accept import accept_file
+from semel.repair.adopt import adopt
 from semel.reports.gaps import State, gaps
 from semel.runs import replay
 from semel.sources import Partition
 from semel.sources.pipeline.source import FinalizedBatches
 from semel.sources.sealed.source import SealedSource
+from semel.spark.check import Checked
 from semel.stage import stage
 
 
@@ -83,7 +86,7 @@ def test_plan_gaps_and_accept_name_the_batch_that_waits(
     spec = up.spec()
     batch = staged(ledger, spec)
     again(up, 5)
-    waits = f"'up/b00000001': batch {batch} (run r1) has claimed the older output"
+    waits = f"'up/b00000001': batch {batch} (run r1) has claimed an output of it"
     lines: list[str] = []
     done = plan(ledger, spec, "r2", log=lines.append)
     assert done.batch is None and done.refusals == () and waits in lines[0]
@@ -107,29 +110,36 @@ def test_plan_gaps_and_accept_name_the_batch_that_waits(
 
 
 # Attacks CH1, P11.
-@pytest.mark.parametrize("below", [0, 5])
-@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    ("beside", "below"), [("nothing", 0), ("a part", 0), ("a part", 5), ("full", 0), ("full", 5)]
+)
 def test_an_orphan_is_taken_over_whatever_is_taken(
-    up: Upstream, ledger: Ledger, below: int, full: bool
+    up: Upstream, ledger: Ledger, beside: str, below: int
 ) -> None:
     """Also where the new output has no rows, or another batch uses up the limit: with the content
     the orphan goes, so it never commits. `full`: the limit is used up by the part before.
     """
-    up.append(10, 20)
+    full = beside == "full"
+    if beside != "nothing":
+        up.append(10, 20)
     spec = up.spec(limits={"records_per_batch_max": 1} if full else {})
     batches = [staged(ledger, spec, f"r{at}") for at in range(1 + full)]
-    number = 2 if full else 1
-    again(up, 10 + below if full else below, root=number)
+    again(up, 10 + below if full else below, root=1 + full)
     falls_silent(ledger)
     done = plan(ledger, spec, "new")
-    assert set(batches) <= {*done.taken_over, *([] if full else [batches[0]])}
+    assert set(done.taken_over) == {*batches}
     for batch in batches:
         with pytest.raises(StateError, match="was abandoned"):
             commit(ledger, spec, batch, lambda: None, log=quiet)
     for key in ("new", "next", "last"):
         run(ledger, spec, key)
-    left = ids(0, 10) + ids(10, 10 + below) if full else ids(0, below) + ids(10, 20)
-    assert settled(spec).ids == left and gaps(ledger, spec).gaps == ()
+    left = {
+        "nothing": [],
+        "a part": ids(0, below) + ids(10, 20),
+        "full": ids(0, 10) + ids(10, 10 + below),
+    }
+    assert gaps(ledger, spec).gaps == () and gaps(ledger, spec).refusals == ()
+    assert (settled(spec).ids if left[beside] else []) == left[beside]
 
 
 # Attacks CH1, CH2.
@@ -165,7 +175,7 @@ def test_a_replay_that_died_is_refused_with_its_command(up: Upstream, ledger: Le
     falls_silent(ledger)
     (refused,) = run(ledger, spec, "r3").plan.refusals
     assert refused.reason == "replayed" and f"`semel abandon {made.batch_id}`" in refused.detail
-    with pytest.raises(SourceError, match="a replay, has claimed the output"):
+    with pytest.raises(SourceError, match="a replay, has claimed an output"):
         accept_file(ledger, spec, "up/b00000001", same=False)
     advised(ledger, refused.detail, "--batches")
     assert run(ledger, spec, "r4").plan.refusals == () and settled(spec).ids == ids(0, 5)
@@ -226,3 +236,95 @@ def test_no_plan_changes_content_that_is_claimed(up: Upstream, ledger: Ledger) -
     assert main(["abandon", str(batch)]) == 0
     with ledger.transaction() as connection:
         partitions.update(connection, [other])
+
+
+# Attacks CH3.
+@pytest.mark.parametrize("before", [False, True])
+def test_downstream_names_a_batch_that_has_not_committed(
+    up: Upstream, ledger: Ledger, capsys: pytest.CaptureFixture[str], before: bool
+) -> None:
+    """It will commit the older output: nothing is done, and the error says which batch it is and
+    what to do. `before`: the upstream is replayed already.
+    """
+    spec = up.spec()
+    batch = staged(ledger, spec)
+    words = ["replay", "up", "--batches", "1", "--downstream", "--request", "again:5"]
+    if before:
+        again(up, 5)
+    capsys.readouterr()
+    assert main([*words, "--dry-run"]) == 1
+    assert f"batch {batch}: NOT: batch {batch} (run r1) is planned" in capsys.readouterr().out
+    assert main(words) == 1
+    told = capsys.readouterr().err
+    assert f"let its run finish, or abandon it (`semel abandon {batch}`)" in told
+    assert settled(up.declared).ids == (ids(0, 5) if before else ids(0, 10))
+    lands(ledger, spec, batch)
+    again(up, 5)
+    assert main(words) == 0
+    assert settled(spec).ids == ids(0, 5) and run(ledger, spec, "r2").plan.refusals == ()
+
+
+# Attacks CH3.
+def test_a_batch_that_has_claimed_what_is_there_holds_up_no_chain(
+    up: Upstream, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Planned after the replay, it reads the new output."""
+    again(up, 5)
+    spec = up.spec()
+    batch = staged(ledger, spec)
+    words = ["replay", "up", "--batches", "1", "--downstream", "--request", "again:5"]
+    assert main(words) == 0
+    assert "1 batch is up to date" in capsys.readouterr().out
+    lands(ledger, spec, batch)
+    assert settled(spec).ids == ids(0, 5)
+
+
+# Attacks CH4, D2.
+@pytest.mark.parametrize("by_id", [False, True])
+def test_adopts_advice_doubles_no_pipeline_below(
+    up: Upstream, ledger: Ledger, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, by_id: bool,
+) -> None:  # fmt: skip
+    """A damaged marker is moved aside, as the error says, and the upstream reads its records again,
+    into another batch: the pipeline below reports what it has read, and begins nothing; what a
+    refusal says to do reads each row once. With a record_id the repeats are dropped.
+    """
+    up.append(10, 20)
+    changes = {"record_id": ["id"]} if by_id else {}
+    spec = up.spec(**changes)
+    run(ledger, spec, "r1")
+    lose(ledger)
+    adopt(ledger, spec, log=quiet)
+    path = up.markers / "b00000001.json"
+    path.write_text(path.read_text()[:-9])
+    with pytest.raises(CorruptionError, match="move that marker aside.*begins no new batch"):
+        adopt(ledger, up.declared, log=quiet)
+    path.rename(up.bench.folder / path.name)
+    adopt(ledger, up.declared, log=quiet)
+    run(ledger, up.declared, "later", engine=Keeping(None))
+    assert settled(up.declared, audited=False).ids == ids(0, 20)
+    done = run(ledger, spec, "r2").plan
+    (refused,) = done.refusals
+    assert (refused.name, refused.reason) == ("up/b00000001", "missing")
+    assert (done.batch is not None) == by_id and settled(spec, audited=False).ids == ids(0, 20)
+    assert [r.name for r in gaps(ledger, spec).refusals] == ["up/b00000001"]
+    monkeypatch.setattr("semel.spark.check.check", lambda *_: Checked())
+    assert main(["check", "events", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["checks"]
+    assert [c["remedy"] for c in found if "up/b00000001" in c["detail"]] == ["semel gaps events"]
+    anew = link(up, "anew", "up")
+    run(ledger, anew, "r1")
+    assert settled(anew).ids == ids(0, 20)
+
+
+# Attacks CH4.
+def test_a_marker_that_is_back_ends_the_wait(up: Upstream, ledger: Ledger) -> None:
+    """What came meanwhile is read then."""
+    spec = up.spec()
+    run(ledger, spec, "r1")
+    path, away = up.markers / "b00000001.json", up.bench.folder / "b00000001.json"
+    up.append(10, 20)
+    path.rename(away)
+    assert run(ledger, spec, "r2").plan.batch is None
+    away.rename(path)
+    assert run(ledger, spec, "r3").plan.refusals == () and settled(spec).ids == ids(0, 20)

@@ -421,7 +421,7 @@ def test_a_replay_that_died_is_told_and_goes_on(
     spec = read(up, ledger)
     again(up, 5)
     replay.plan(ledger, spec, "down 1", 3)
-    with pytest.raises(SourceError, match=r"\(run down 1\), a replay, has claimed the output"):
+    with pytest.raises(SourceError, match=r"\(run down 1\), a replay, has claimed an output"):
         accept_file(ledger, spec, "up/b00000001", same=False)
     falls_silent(ledger)
     capsys.readouterr()

@@ -4,33 +4,29 @@ from itertools import product
 
 import pytest
 
-from semel.sources.pipeline.matching import Does, Follower, OpenContent, Readers, judge
+from semel.sources.pipeline.matching import Does, Progress, judge
 
-NONE, ALIVE, SILENT, COMMITTED = Follower
-"""Of the follower, in the columns of the tables."""
+NONE, ALIVE, SILENT, COMMITTED = Progress
 
-UNLESS_SAME = {
-    Readers.NONE: dict.fromkeys(Follower, Does.GO_ON),
-    Readers.ALIVE: dict.fromkeys(Follower, Does.WAIT),
-    Readers.SILENT: dict.fromkeys(Follower, Does.TAKE_OVER),
-    Readers.COMMITTED: {
+OTHER_CONTENT = {
+    NONE: dict.fromkeys(Progress, Does.GO_ON),
+    ALIVE: dict.fromkeys(Progress, Does.WAIT),
+    SILENT: dict.fromkeys(Progress, Does.TAKE_OVER),
+    COMMITTED: {
         NONE: Does.REPLAYED,
         ALIVE: Does.WAIT,
         SILENT: Does.REPLAYED,
         COMMITTED: Does.FOLLOW,
     },
 }
+"""By the readers, and by the replay that has claimed the content shown."""
 
 
 # Attacks CH1.
 @pytest.mark.parametrize(
-    ("content", "readers", "follower"), list(product(OpenContent, Readers, Follower))
+    ("same", "readers", "replay"), list(product([False, True], Progress, Progress))
 )
-def test_every_cell(content: OpenContent, readers: Readers, follower: Follower) -> None:
-    """The table of docs/chain.md; only a name without a partition and without readers begins."""
-    expected = UNLESS_SAME[readers][follower]
-    if content is OpenContent.SAME:
-        expected = Does.GO_ON
-    elif content is OpenContent.NONE and readers is Readers.NONE:
-        expected = Does.BEGIN
-    assert judge(content, readers, follower) is expected
+def test_every_cell(same: bool, readers: Progress, replay: Progress) -> None:
+    """The table of docs/chain.md: plan goes on with content that its open partition has."""
+    expected = Does.GO_ON if same else OTHER_CONTENT[readers][replay]
+    assert judge(same=same, readers=readers, replay=replay) is expected

@@ -227,14 +227,11 @@ def _write(
     _Changed: the plan is out of date, and nothing was written.
     """
     matched = survey.matched
-    changed = (
-        draft.ranges or draft.updates or draft.made or matched.gone or matched.retired
-        or matched.released
-    )  # fmt: skip
+    changed = draft.ranges or draft.updates or draft.made or matched.gone or matched.retired
     pipeline_id = pipeline.pipeline_id
     whole = covered.sees_all(request, survey, draft)
     covers = Times()
-    if survey.same_refusals and not changed:
+    if survey.same_refusals and not (changed or matched.released):
         if whole:
             with ledger.transaction() as connection:
                 covers, is_new = covered.covers(connection, pipeline_id, request)

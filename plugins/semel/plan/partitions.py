@@ -6,7 +6,7 @@ tells a plan whether its basis still holds.
 """
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -46,7 +46,6 @@ class Held:
     looks: bytes
     others: list[int]
     refused: list[Refusal]
-    orphans: list[int]
 
     def known(self, ledger: Ledger, pipeline_id: int, shown: Shown) -> tuple[Shown, Known]:
         """What is shown to this pipeline, and what the ledger knows about it."""
@@ -64,7 +63,6 @@ class Held:
             unsettled=unsettled,
             refused=self.refused,
             rows=partial(ledger.rows, pipeline_id=pipeline_id),
-            orphans=frozenset(self.orphans),
         )
         return (shown, known) if not shown.private else without_private(shown, known)
 
@@ -96,17 +94,17 @@ def _outside(some: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.flatnonzero(outside)
 
 
-def held(connection: sa.Connection, pipeline_id: int, orphans: Sequence[int] = ()) -> Held:
+def held(connection: sa.Connection, pipeline_id: int, orphans: Iterable[int] = ()) -> Held:
     """What the ledger holds. An orphan's claims do not count as settled."""
-    orphans = list(orphans)
-    found = rows(connection, "partitions", "settled", pipeline_id=pipeline_id, orphans=orphans)
+    found = rows(
+        connection, "partitions", "settled", pipeline_id=pipeline_id, orphans=list(orphans)
+    )
     refused = rows(connection, "partitions", "refused", pipeline_id=pipeline_id)
     return Held(
         settled=b"".join(r["settled"] for r in found),
         looks=b"".join(r["looks"] for r in found),
         others=[partition for r in found for partition in r["others"]],
         refused=[Refusal(**r) for r in refused],
-        orphans=orphans,
     )
 
 
@@ -221,10 +219,8 @@ def update(connection: sa.Connection, updates: list[Partition]) -> None:
 
     StateError: a claim stands on other content of one of them.
     """
-    if not updates:
-        return
     new = json.dumps([vars(partition) for partition in updates])
-    if change(connection, "partitions", "update", partitions=new) < len(updates):
+    if updates and change(connection, "partitions", "update", partitions=new) < len(updates):
         raise StateError(
             "plan would change the content of a source partition that a batch has claimed. "
             "Nothing was written. semel has a bug: please report it"

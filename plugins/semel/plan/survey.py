@@ -128,6 +128,7 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
         shown = source.discover()
         state, held, before, spans = reading.result()
     shown, known = held.known(ledger, pipeline_id, shown)
+    known = replace(known, orphans=frozenset(state.orphans))
     matched = source.match(shown, known, request.window)
     for note in (*shown.notes, *matched.notes):
         request.log(note)

@@ -329,7 +329,8 @@ def follows(
     names = {claim["name"] for claim in claims} & {*moving}
     try:
         names |= {*_names(renewed(ledger, spec, found["newest"]))}
-        if not names and found["newest_status"] == BatchStatus.FINALIZED:
+        no_replay = found["newest"] == root or found["newest_status"] == BatchStatus.FINALIZED
+        if not names and no_replay:
             return False, None
         with ledger.transaction() as connection:
             if names:
@@ -527,9 +528,11 @@ def _check_replaceable(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Ro
     root = found["batch_id"]
     if found["newest_status"] != BatchStatus.FINALIZED:
         number = found["newest"]
+        planned = found["newest_status"] == BatchStatus.PLANNED
         raise StateError(
             f"batch {number} (run {run_of(found['newest_key'])}) is {found['newest_status']}, and "
-            "only a finalized batch can be replayed; let its run finish",
+            "only a finalized batch can be replayed; let its run finish"
+            + f", or abandon it (`semel abandon {number}`)" * planned,
             next=f"semel show {number}",
         )
     # Keeps RP8.

@@ -5,8 +5,8 @@ never reads the new content by itself: it waits for that batch, takes it over, o
 """
 
 from collections import defaultdict
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -27,69 +27,48 @@ from semel.sources.sealed.matching import refusal, show, unreadable
 from semel.sources.sealed.parts import Listing, Looked, Opens, PartOffer
 
 
-class OpenContent(StrEnum):
-    """The content of the open partition under a batch's name, compared with the content shown."""
-
-    NONE = "none"
-    """The name has no partition."""
-    SAME = "same"
-    OTHER = "other"
-    """It differs, or the name has only partitions that are closed."""
-
-
-class Readers(StrEnum):
-    """The batches that have claimed other content under the name. Abandoned ones do not count."""
+class Progress(StrEnum):
+    """How far some batches have come. Abandoned ones do not count."""
 
     NONE = "none"
     ALIVE = "alive"
-    """All are planned, and this plan may not abandon each of them."""
+    """All are planned, and plan may not abandon each of them."""
     SILENT = "silent"
-    """All are planned orphans, which this plan may abandon."""
     COMMITTED = "committed"
     """At least one has committed."""
-
-
-class Follower(StrEnum):
-    """The newest replay of a batch, if it has claimed the content shown."""
-
-    NONE = "none"
-    ALIVE = "alive"
-    SILENT = "silent"
-    COMMITTED = "committed"
 
 
 class Does(StrEnum):
     """What a plan does with a batch."""
 
-    BEGIN = "begin"
     GO_ON = "go on"
-    """Read what is free, in a new partition if none has the content shown."""
+    """Read on in the partition with this content, or in a new one."""
     FOLLOW = "follow"
-    """Go on in the partition of the replay that has read this content."""
+    """The same, in the partition of the replay."""
     TAKE_OVER = "take over"
-    """As GO_ON; the orphans are abandoned."""
+    """Abandon the silent readers, and go on."""
     WAIT = "wait"
     """Leave it to the batch that has claimed some of it."""
     REPLAYED = "replayed"
-    """A refusal: a person decides. The orphans are abandoned."""
+    """A refusal: a person decides. Silent readers are abandoned."""
 
 
 # Keeps CH1.
-def judge(content: OpenContent, readers: Readers, follower: Follower) -> Does:
-    """The decision table."""
-    if content is OpenContent.SAME:
+def judge(*, same: bool, readers: Progress, replay: Progress) -> Does:
+    """The decision table. `same`: the open partition of the name has the content shown. `readers`:
+    batches that have claimed other content. `replay`: the newest replay of one, on this content.
+    """
+    if same:
         return Does.GO_ON
-    if readers is Readers.COMMITTED:
-        follows = {Follower.ALIVE: Does.WAIT, Follower.COMMITTED: Does.FOLLOW}
-        return follows.get(follower, Does.REPLAYED)
-    unread = Does.BEGIN if content is OpenContent.NONE else Does.GO_ON
-    return {Readers.ALIVE: Does.WAIT, Readers.SILENT: Does.TAKE_OVER}.get(readers, unread)
+    if readers is Progress.COMMITTED:
+        follows = {Progress.ALIVE: Does.WAIT, Progress.COMMITTED: Does.FOLLOW}
+        return follows.get(replay, Does.REPLAYED)
+    waits = {Progress.ALIVE: Does.WAIT, Progress.SILENT: Does.TAKE_OVER}
+    return waits.get(readers, Does.GO_ON)
 
 
 class _Reader(NamedTuple):
-    """A batch with a claim under a name. `part`: the partition. `root`: the batch that it is or
-    replays. `newest_replay`: whether it is the newest replay with a claim on that part.
-    """
+    """A batch with a claim under a name, as `sealed.readers` gives it, and the partition."""
 
     part: Partition
     content: str
@@ -101,82 +80,60 @@ class _Reader(NamedTuple):
     newest_replay: bool
 
     def __str__(self) -> str:
-        return f"batch {self.batch_id} (run {run_of(self.request_key)})"
+        what = f"batch {self.batch_id} (run {run_of(self.request_key)})"
+        return f"{what}, a replay, has claimed" if self.newest_replay else f"{what} has claimed"
 
 
-@dataclass(frozen=True, kw_only=True)
-class NameState:
-    """What the ledger knows under the name of a batch. `newest`: the open partition, else the
-    newest closed one. `orphans`: as in `Known`.
+class _State(NamedTuple):
+    """What is known under the name of a batch, and what plan does with it.
+
+    `newest`: the open partition, else the newest one. `known`: the one with the content shown.
+    `others`: readers of other content, the newest first. `holder`: the batch that has to finish
+    before anybody decides. `released`: silent readers.
     """
 
     looked: Looked
     newest: Partition | None
-    claims: list[_Reader]
-    orphans: Collection[int]
+    does: Does
+    known: Partition | None
+    others: list[_Reader]
+    holder: _Reader | None
+    released: list[int]
 
-    @property
-    def is_same(self) -> bool:
-        """Whether the newest partition has the content shown."""
-        return self.newest is not None and self.newest.evidence.get("content") == self.looked.key
 
-    @property
-    def content(self) -> OpenContent:
-        if self.newest is None:
-            return OpenContent.NONE
-        open_same = self.is_same and not self.newest.closed
-        return OpenContent.SAME if open_same else OpenContent.OTHER
+def _progress(readers: list[_Reader], silent: Collection[int]) -> Progress:
+    if any(reader.committed for reader in readers):
+        return Progress.COMMITTED
+    if any(reader.batch_id not in silent for reader in readers):
+        return Progress.ALIVE
+    return Progress.SILENT if readers else Progress.NONE
 
-    @property
-    def others(self) -> list[_Reader]:
-        """Those of other content, the newest generation first."""
-        return [one for one in self.claims if one.content != self.looked.key]
 
-    @property
-    def released(self) -> list[int]:
-        """The orphans that have claimed other content."""
-        return [one.batch_id for one in self.others if one.batch_id in self.orphans]
-
-    @property
-    def readers(self) -> Readers:
-        if any(one.committed for one in self.others):
-            return Readers.COMMITTED
-        if len(self.released) < len(self.others):
-            return Readers.ALIVE
-        return Readers.SILENT if self.others else Readers.NONE
-
-    @property
-    def replay(self) -> _Reader | None:
-        """The newest replay, if it has claimed the content shown."""
-        found = (r for r in self.claims if r.newest_replay and r.content == self.looked.key)
-        return next(found, None)
-
-    @property
-    def follower(self) -> Follower:
-        if self.replay is None:
-            return Follower.NONE
-        if self.replay.committed:
-            return Follower.COMMITTED
-        return Follower.SILENT if self.replay.silent else Follower.ALIVE
-
-    @property
-    def does(self) -> Does:
-        return judge(self.content, self.readers, self.follower)
-
-    @property
-    def known(self) -> Partition | None:
-        """The partition that has the content shown. None: a new one gets it, from its first row."""
-        if self.does is Does.FOLLOW:
-            return self.replay.part
-        return self.newest if self.is_same else None
-
-    @property
-    def holder(self) -> str:
-        """The batch that plan waits for, and what it has claimed."""
-        if self.readers is Readers.COMMITTED:
-            return f"{self.replay}, a replay, has claimed the output"
-        waited = (one for one in self.others if one.batch_id not in self.orphans)
-        return f"{next(waited)} has claimed the older output"
+# Keeps CH1, CH2.
+def _state(
+    one: Looked, newest: Partition | None, claims: list[_Reader], orphans: Collection[int]
+) -> _State:
+    others = [reader for reader in claims if reader.content != one.key]
+    replay = [r for r in claims if r.newest_replay and r.content == one.key]
+    same = newest is not None and newest.evidence.get("content") == one.key
+    does = judge(
+        same=same and not newest.closed,
+        readers=_progress(others, orphans),
+        replay=_progress(replay, [reader.batch_id for reader in replay if reader.silent]),
+    )
+    known = newest if same else None
+    waited = [r for r in (*replay, *others) if not r.committed and r.batch_id not in orphans]
+    if does is Does.REPLAYED:
+        waited = replay
+    return _State(
+        looked=one,
+        newest=newest,
+        does=does,
+        known=replay[0].part if does is Does.FOLLOW else known,
+        others=others,
+        holder=next(iter(waited), None),
+        released=[reader.batch_id for reader in others if reader.batch_id in orphans],
+    )
 
 
 def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matched:
@@ -185,16 +142,18 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
     offers, begun, notes, over, replayed = [], [], [], [], []
     looked, refused = _looked(source, known)
     refused += [one.refused for one in looked if not one.key]
-    states = _states(source, known, [one for one in looked if one.key])
+    refused += (missing := _missing(source, known, names) if names or shown.complete else [])
+    held_back = missing and source.context.by_position
+    states = _states(source, known, looked)
     for state in states:
         one, goes_on, old = state.looked, state.known, state.newest
         if state.does is Does.REPLAYED:
             replayed.append(state)
+        elif held_back and old is None:
+            continue
         elif state.does is Does.WAIT:
             offers.append(replace(offer_of(one, None), end=0))
-            notes.append(
-                f"{one.part.name!r}: {state.holder}. This plan left it alone; a later run decides"
-            )
+            notes.append(f"{one.part.name!r}: {state.holder} an output of it; plan waits for that")
         elif one.refused and goes_on is None:
             refused.append(one.refused)
         else:
@@ -212,7 +171,7 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
     released = {n for s in states if s.does in (Does.TAKE_OVER, Does.REPLAYED) for n in s.released}
     return Matched(
         offers=offers,
-        refused=refused + _replayed(source, known, replayed),
+        refused=[*refused, *_replayed(source, known, replayed)],
         gone=gone,
         retired=[],
         renamed=[],
@@ -221,6 +180,25 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
         released=tuple(sorted(released)),
         notes=tuple(notes),
     )
+
+
+# Keeps CH4.
+def _missing(source: Opens, known: Known, names: Collection[str]) -> list[Refusal]:
+    """The refusals of batches that were read and whose markers are gone."""
+    upstream, found = source.context.declared.pipeline, []
+    for k in known.partitions:
+        if k.name not in names and k.reached >= k.seen > 0 and _is_of(source, k):
+            try:
+                source.now(k.name)  # A listing may lack a marker that is being replaced.
+            except FileNotFoundError:
+                detail = (
+                    f"its marker is gone, and {k.reached} rows of it were read. If {upstream} "
+                    "reads their records again, they come back in another batch. A pipeline "
+                    "without a record_id begins no new batch meanwhile. Put the marker back; or "
+                    "declare a pipeline of another name and sink, which reads all from its start"
+                )
+                found.append(Refusal(name=k.name, reason="missing", detail=detail))
+    return found
 
 
 def _is_of(source: Opens, known: Partition) -> bool:
@@ -249,25 +227,25 @@ def _held(known: Known, looked: list[Looked]) -> dict[str, Partition]:
     return {r["name"]: Partition(**r) for r in closed} | held
 
 
-# Keeps CH1, CH2.
-def _states(source: Opens, known: Known, looked: list[Looked]) -> list[NameState]:
-    """What the ledger knows under the names of some batches."""
-    held = _held(known, looked)
-    states = [
-        NameState(
-            looked=one, newest=held.get(one.part.name), claims=[], orphans=known.orphans
-        )
-        for one in looked
-    ]
-    asked = [s.looked.part.name for s in states if s.content is OpenContent.OTHER]
-    if not asked:
-        return states
-    claims, silent = defaultdict(list), source.context.limits.orphan_after.total_seconds()
-    for r in known.rows("sealed", "readers", names=asked, silent_seconds=silent):
+def _states(source: Opens, known: Known, looked: list[Looked]) -> list[_State]:
+    """The states of the names of some batches, except those that cannot be read."""
+    held, claims = _held(known, looked), defaultdict(list)
+    asked = [
+        one.part.name for one in looked
+        if (was := held.get(one.part.name))
+        and (was.closed or was.evidence.get("content") != one.key)
+    ]  # fmt: skip
+    silent = source.context.limits.orphan_after.total_seconds()
+    found = known.rows("sealed", "readers", names=asked, silent_seconds=silent) if asked else []
+    for r in found:
         reader = {key: r[key] for key in _Reader._fields if key != "part"}
         part = Partition(**{key: value for key, value in r.items() if key not in reader})
         claims[part.name].append(_Reader(part=part, **reader))
-    return [replace(s, claims=claims[s.looked.part.name]) for s in states]
+    return [
+        _state(one, held.get(one.part.name), claims[one.part.name], known.orphans)
+        for one in looked
+        if one.key
+    ]
 
 
 def offer_of(one: Looked, held: Partition | None) -> PartOffer:
@@ -294,15 +272,15 @@ def word(
 ) -> Word | None:
     """As `Source.accept`."""
     looked, _ = _looked(source, known)
-    asked = [one for one in looked if one.part.name == name and one.key]
+    asked = [one for one in looked if one.part.name == name]
     state, pipeline = next(iter(_states(source, known, asked)), None), source.context.name
-    does = state and state.does
-    if does is Does.WAIT or does is Does.REPLAYED and state.follower is Follower.SILENT:
+    if state and state.holder and state.does in (Does.WAIT, Does.REPLAYED):
         raise SourceError(
-            f"{name!r}: {state.holder}, so there is nothing to accept. Let it finish, or abandon it",
+            f"{name!r}: {state.holder} an output of it. Nothing was accepted. Let that batch "
+            "finish, or abandon it",
             next=f"semel batches {pipeline}",
         )
-    if does is not Does.REPLAYED:
+    if state is None or state.does is not Does.REPLAYED:
         if is_open and not same:
             return None
         raise SourceError(
@@ -321,46 +299,35 @@ def word(
     )
 
 
-def _replayed(source: Opens, known: Known, states: list[NameState]) -> list[Refusal]:
+def _replayed(source: Opens, known: Known, states: list[_State]) -> Iterator[Refusal]:
     """The refusals of batches that were replayed."""
+    context = source.context
     read = [next(one for one in state.others if one.committed) for state in states]
     pairs = {"roots": [one.root for one in read], "names": [one.part.name for one in read]}
     pairs["orphans"] = [*known.orphans]
     apart = {r["root"] for r in known.rows("replay", "apart", **pairs)} if read else set()
-    return [
-        _refused(source, state, one, follows=one.root not in apart)
-        for state, one in zip(states, read, strict=True)
-    ]
-
-
-def _refused(source: Opens, state: NameState, read: _Reader, *, follows: bool) -> Refusal:
-    """`follows`: a replay of the batch that has read the older output can read this one."""
-    context, part = source.context, state.looked.part
-    upstream, _, number = part.name.rpartition("/b")
-    replay = f"semel replay {context.name} --batches {read.root}"
-    if follows and not context.record_id:
+    for state, one in zip(states, read, strict=True):
+        part = state.looked.part
+        upstream, _, number = part.name.rpartition("/b")
+        replay = f"semel replay {context.name} --batches {one.root}"
         what = (
             f"`{replay}` reads it in the place of that; and "
             f"`semel replay {upstream} --batches {int(number)} --downstream` does so for each "
             f"pipeline that reads {upstream}"
         )
-    else:
-        what = (
-            f"What was read stays, as no replay takes another output (`{replay} --dry-run` tells "
-            "why): declare a pipeline of another name and sink, which reads all from its start"
+        if one.root in apart or context.record_id:
+            what = (
+                f"What was read stays, as no replay takes another output (`{replay} --dry-run` "
+                "tells why): declare a pipeline of another name and sink, which reads all from "
+                "its start"
+            )
+        end = f"{accept_command(context, part.name)} reads the new output as new rows, beside the old"
+        if state.holder:
+            silent = state.holder.batch_id
+            end = f"`semel abandon {silent}` ends the silent replay {silent}, which has claimed it"
+        yield refusal(
+            part,
+            Does.REPLAYED,
+            f"its output is not what was read as {show(source, one.part)}; it has "
+            f"{state.looked.rows} rows now. {what}; or {end}",
         )
-    accept = (
-        f"{accept_command(context, part.name)} reads the new output as new rows, beside the old "
-        "ones"
-    )
-    if state.follower is Follower.SILENT:
-        accept = (
-            f"`semel abandon {state.replay.batch_id}` ends {state.replay}, a replay that has "
-            "claimed it and gives no sign of life"
-        )
-    return refusal(
-        part,
-        Does.REPLAYED,
-        f"its output is not what was read as {show(source, read.part)}; it has "
-        f"{state.looked.rows} rows now. {what}; or {accept}",
-    )
