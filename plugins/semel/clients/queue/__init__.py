@@ -41,13 +41,15 @@ class About:
     """What a service says of a queue.
 
     `address`: what message ids are unique within, without secrets: another queue, or one that was
-    made anew under the same name, has another address. `deadline_seconds`: how long a message may
+    made anew under the same name, has another address. `notes`: settings that make it slower than
+    it could be, or leave messages out, each a sentence. `deadline_seconds`: how long a message may
     be held before it is delivered again. `retention`: how long it keeps what nobody acknowledges;
     None: it does not say. `waiting`: messages that are not delivered yet, about; None: unknown.
     `oldest_seconds`: how long the oldest of them has waited; None: unknown.
     """
 
     address: str
+    notes: tuple[str, ...] = ()
     deadline_seconds: float
     retention: timedelta | None = None
     waiting: int | None = None

@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,6 +41,13 @@ message. The client would drop what is above it, and the server deliver that aga
 _STEP_SECONDS = 5
 """The longest wait for a message that is asked of a server at once."""
 
+_NOW_SECONDS = 0.1
+"""The wait of a request for the messages that are there. It needs one: where the consumer lets no
+more be held (max_ack_pending), the server would answer a request without one never."""
+
+_FULL_SECONDS = 0.02
+"""The wait where this receiver itself holds all that the consumer lets be held."""
+
 _EXAMPLE = '"conn_type": "nats", "host": "nats.example.com", "login": "me", "password": "..."'
 
 _ACK = "$JS.ACK."
@@ -59,11 +66,13 @@ def opened(
     servers: str | None,
     stream: str,
     consumer: str,
+    hold: int = 1,
     find: Callable[[str], str | None] = settings.connection,
 ) -> Queue:
     """A connection to a stream, by its consumer. It is made at the first request.
 
     `connection`: the name of an Airflow connection; else `servers`, as `nats://host:port,...`.
+    `hold`: how many messages all receivers of the pipeline hold at once.
     TerminalError: the package is not installed, or the connection cannot be used.
     """
     with installed("NATS", "nats"):
@@ -78,7 +87,8 @@ def opened(
             found = await super()._process_headers(headers)
             return {**(found or {}), "": headers} if headers else found
 
-    return _Nats(Raw, _config(connection, servers, find), stream, consumer, connection or servers)
+    config, named = _config(connection, servers, find), connection or servers
+    return _Nats(Raw, config, stream, consumer, named, hold)
 
 
 def _config(
@@ -128,16 +138,18 @@ class _Nats(Queue):
     """A connection, with an event loop that runs while something is asked."""
 
     def __init__(
-        self, client: "type[Client]", config: dict[str, Any], stream: str, consumer: str, named: str
-    ) -> None:
+        self, client: "type[Client]", config: dict[str, Any], stream: str, consumer: str,
+        named: str, hold: int,
+    ) -> None:  # fmt: skip
         self._make, self._config = client, config
-        self.stream, self.consumer = stream, consumer
+        self.stream, self.consumer, self._hold = stream, consumer, hold
         self._where = f"the stream {stream!r} of NATS ({named})"
         self._loop = asyncio.new_event_loop()
         self._client: Client | None = None
         self._created: str | None = None
         self._bounds: dict[str, int] = {}
         self._arrived: list[Msg] = []
+        self._held = 0
         self._statuses: dict[str, tuple[str, str]] = {}
         self._news = asyncio.Event()
         self._pulls = 0
@@ -187,6 +199,7 @@ class _Nats(Queue):
 
         client = self._make()
         self._arrived.clear()  # They are delivered again.
+        self._held = 0
         async with asyncio.timeout(ANSWER_SECONDS):
             await client.connect(
                 **self._config, name="semel", allow_reconnect=False, error_cb=heard,
@@ -252,11 +265,15 @@ class _Nats(Queue):
                 "would never come",
                 next=f"nats consumer edit {self.stream} {self.consumer} --max-deliver -1 --force",
             )
-        self._created = stream["created"]
+        if stream["created"] != self._created:
+            # Numbers of another stream: to acknowledge by them would lose messages of this one.
+            self._created, self._held = stream["created"], 0
+            self._arrived.clear()
         self._bounds = {
             "batch": config.get("max_batch") or 1 << 30,
             "expires": config.get("max_expires") or _STEP_SECONDS * 10**9,
             "max_bytes": config.get("max_bytes") or 1 << 30,
+            "pending": pending if (pending := config.get("max_ack_pending", -1)) > 0 else 1 << 30,
         }
         kept = stream["config"].get("max_age")
         return About(
@@ -265,7 +282,18 @@ class _Nats(Queue):
             retention=timedelta(microseconds=kept / 1000) if kept else timedelta.max,
             waiting=consumer["num_pending"],
             oldest_seconds=await self._oldest(stream, consumer),
+            notes=tuple(self._notes()),
         )
+
+    def _notes(self) -> Iterator[str]:
+        """How the consumer differs from one that receives all there is, as fast as it can."""
+        if self._bounds["pending"] < self._hold:
+            yield (
+                f"consumer {self.consumer!r} lets receivers hold {self._bounds['pending']:,} "
+                f"messages at once (max_ack_pending), and this pipeline's hold up to "
+                f"{self._hold:,}, so they wait for acknowledgements. For more speed: nats consumer "
+                f"edit {self.stream} {self.consumer} --max-pending {self._hold} --force"
+            )
 
     async def _oldest(self, stream: dict[str, Any], consumer: dict[str, Any]) -> float | None:
         """How long the first message waits that nobody has acknowledged."""
@@ -300,20 +328,26 @@ class _Nats(Queue):
         return self._run(self._pull(messages, size, seconds))
 
     async def _pull(self, messages: int, size: int, seconds: float) -> Pulled:
-        """1. What is there. 2. If nothing is, one message, whatever its size. 3. What came since.
-        4. They are of the stream that `about` told of.
+        """1. What is there, up to what the consumer lets be held. 2. If nothing is, one message,
+        whatever its size. 3. What came since. 4. They are of the stream that `about` told of.
         """
         if self._client is None or not self._client.is_connected:
             raise UnavailableError(f"{self._where}: the connection was lost")
-        await self._request(messages, 0, size)
-        ends = self._loop.time() + seconds
+        room = self._bounds["pending"] - self._held - len(self._arrived)
+        if room > 0:
+            await self._request(min(messages, room), 0, size)
+        elif not self._arrived:
+            await asyncio.sleep(min(seconds, _FULL_SECONDS))
+        # Who holds messages is to acknowledge them soon: that may be what the others wait for.
+        ends = self._loop.time() + (0 if self._held else seconds)
         while not self._arrived and (left := ends - self._loop.time()) > 0:
-            await self._request(1, min(left, self._bounds["expires"] / 1e9, _STEP_SECONDS))
+            await self._request(1, min(left, _STEP_SECONDS))
             if self._arrived and messages > 1:
                 await self._request(messages - 1, 0, size)
         found, self._arrived = self._arrived[:messages], self._arrived[messages:]
         if found:
             await self._unchanged()
+            self._held += len(found)
         return _pulled(found)
 
     async def _request(self, messages: int, seconds: float, size: int | None = None) -> None:
@@ -324,7 +358,8 @@ class _Nats(Queue):
         request: dict[str, Any] = {"batch": min(messages, self._bounds["batch"])}
         if size is not None:
             request["max_bytes"] = max(min(size, self._bounds["max_bytes"]), 1)
-        request |= {"expires": max(int(seconds * 1e9), 1_000_000)} if seconds else {"no_wait": True}
+        wait = min(max(int((seconds or _NOW_SECONDS) * 1e9), 1_000_000), self._bounds["expires"])
+        request |= {"expires": wait} | ({} if seconds else {"no_wait": True})
         there = len(self._arrived)
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{self.consumer}"
         await client.publish(subject, json.dumps(request).encode(), inbox)
@@ -345,6 +380,7 @@ class _Nats(Queue):
 
     def acknowledge(self, handles: Sequence[Any]) -> int:
         """The server gets them all; of one that comes too late it says nothing."""
+        self._held -= len(handles)
         try:
             # By their numbers: of a stream made anew they would be others.
             self._run(self._unchanged())
@@ -358,6 +394,7 @@ class _Nats(Queue):
             self._run(self._tell(handles, b"+WPI"))
 
     def hand_back(self, handles: Sequence[Any]) -> None:
+        self._held -= len(handles)
         with suppress(SemelError):
             self._run(self._tell(handles, b"-NAK"))
 

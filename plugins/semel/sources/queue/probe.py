@@ -55,4 +55,4 @@ def of_service(context: Context, horizon: timedelta) -> str:
         told += f", the oldest waits for {about.oldest_seconds:,.0f} s"
     if kept is None:
         told += "; it does not say how long it keeps them: dedup.horizon must be a day longer"
-    return told
+    return ". ".join([told, *about.notes])

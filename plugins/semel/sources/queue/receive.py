@@ -34,6 +34,9 @@ GROUP_SECONDS = 0.2
 """A group ends at the first of these. Each costs a sync of the disk and a round trip to the queue;
 a service far away takes some 50 ms to answer, so a shorter wait would make each answer a group."""
 
+HELD_MESSAGES = 2 * GROUP_MESSAGES
+"""What a receiver holds at most."""
+
 SEGMENT_BYTES = 256 << 20
 """A segment that is larger is sealed, and another one begun: tasks read them side by side."""
 

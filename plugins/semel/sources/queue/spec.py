@@ -238,10 +238,11 @@ class NatsSource(QueueSource):
     def opened_queue(self) -> "Queue":
         """By its client."""
         from semel.clients.queue import nats
+        from semel.sources.queue.receive import HELD_MESSAGES
 
         return nats.opened(
             connection=self.connection, servers=self.servers, stream=self.stream,
-            consumer=self.consumer,
+            consumer=self.consumer, hold=self.receivers * HELD_MESSAGES,
         )  # fmt: skip
 
     def describe(self) -> str:
