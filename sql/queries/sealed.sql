@@ -81,7 +81,7 @@ WHERE b.replays IS NOT NULL
 -- name: newest
 -- The newest partition of which something was read, also one that is gone, and whether any such one
 -- has one of some names or identities.
-SELECT p.name, p.evidence ->> 'content' AS content,
+SELECT p.name, p.evidence ->> 'content' AS content, p.evidence ->> 'address' AS address,
        EXISTS (SELECT FROM semel.source_partition AS q
                WHERE q.pipeline_id = :pipeline_id AND q.retired_at IS NULL
                  AND q.reached > 0

@@ -1,23 +1,35 @@
 """NATS JetStream as its users make it: consumers with the service's defaults, at their limits."""
 
+import asyncio
+import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from fixtures.batches.account import quiet
-from fixtures.batches.workbench import Workbench
+from fixtures.batches.account import ids, quiet, run, settled
+from fixtures.batches.workbench import Workbench, events
 from fixtures.queue.nats import Nats
 from semel.clients.queue import Queue
 from semel.clients.queue import nats as client
+from semel.errors import SourceError
+from semel.ledger import Ledger
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
+from semel.sources import Known
 from semel.sources.queue.receive import Bounds, receive
+from semel.sources.queue.source import Segments
+from semel.sources.queue.spec import Until
+from semel.sources.sealed.parts import PartOffer
 
 SIZE = 64 << 20
+
+SHORT = Until(idle=timedelta(seconds=0.5))
 
 
 def opened(nats: Nats, stream: str) -> Queue:
@@ -132,3 +144,214 @@ def test_check_reports_a_low_max_ack_pending(
     said = open_source(spec).service(spec.dedup.horizon)
     wanted = f"nats consumer edit {stream} semel --max-pending 40000 --force"
     assert (wanted in said) is told
+
+
+def values(start: int, stop: int) -> list[bytes]:
+    return [json.dumps(event).encode() for event in events(start, stop)]
+
+
+class Stream:
+    """A stream, its pipeline, and what a user does with both."""
+
+    def __init__(self, bench: Workbench, ledger: Ledger, nats: Nats) -> None:
+        self.bench, self.ledger, self.nats = bench, ledger, nats
+        self.name = nats.stream()
+        self.spec = spec_of(bench, nats, self.name)
+        self.runs = 0
+
+    def read(self, other: str | None = None, **source: Any) -> list[str]:
+        """Receive, run, and return what receive said."""
+        self.spec = spec_of(self.bench, self.nats, other or self.name, **source)
+        said: list[str] = []
+        self.spec.source.receive(self.spec.name, SHORT, said.append)
+        self.runs += 1
+        run(self.ledger, self.spec, f"r{self.runs}")
+        return said
+
+    def publish(self, start: int, stop: int) -> None:
+        self.nats.publish(self.name, values(start, stop))
+
+    def there(self) -> list[str]:
+        """The ids that are in the output, as the audit agrees."""
+        return settled(self.spec).ids
+
+
+@pytest.fixture
+def stream(bench: Workbench, ledger: Ledger, nats: Nats) -> Stream:
+    return Stream(bench, ledger, nats)
+
+
+ANOTHER = "the queue is another one than at the last receive"
+
+
+# Attacks Q4.
+def test_a_restored_backup_repeats_nothing(stream: Stream) -> None:
+    """A stream that is restored from its own backup is made at another time, and delivers all that
+    it has again: each message is known by its number and its time. What came behind the backup
+    has the numbers of what comes now, and other times. Receive says that the queue is another one.
+    """
+    stream.publish(0, 10)
+    backup = stream.nats.backup(stream.name)
+    stream.publish(10, 20)
+    stream.read()
+    stream.nats.delete(stream.name)
+    stream.nats.restore(backup)
+    stream.publish(20, 30)
+    assert ANOTHER in stream.read()[0]
+    assert stream.there() == ids(0, 30)
+    assert settled(stream.spec).counts.duplicates_catalog == 10
+
+
+def without_addresses(_: Segments, offers: list[PartOffer], __: Known) -> Any:
+    """The offers of an older semel."""
+    found = [
+        replace(offer, evidence={k: v for k, v in offer.evidence.items() if k != "address"})
+        for offer in offers
+    ]
+    return found, []
+
+
+# Attacks Q4.
+def test_a_pipeline_that_ran_before_keeps_its_ids(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids of an older semel have the time at which the stream was made, and the catalog has them as
+    hashes. What is delivered again to such a pipeline is a repeat, in the next run, and once the
+    stream was restored from a backup. What an old batch wrote is proven as it was read.
+    """
+    stream.publish(0, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(Segments, "_addressed", without_addresses)
+        stream.read()
+    backup = stream.nats.backup(stream.name)
+    by_default(stream.nats, stream.name)
+    stream.publish(10, 20)
+    stream.read()
+    stream.nats.delete(stream.name)
+    stream.nats.restore(backup)
+    by_default(stream.nats, stream.name)
+    stream.publish(20, 30)
+    stream.read()
+    assert stream.there() == ids(0, 30)
+    assert settled(stream.spec).counts.duplicates_catalog == 20
+    kept = {row["mid"].partition("#")[0] for row in settled(stream.spec).rows}
+    assert len(kept) == 1 and kept.pop().startswith(f"nats:{stream.name}@20")
+
+
+# Attacks Q4.
+@pytest.mark.proof
+def test_a_purged_stream_goes_on(stream: Stream) -> None:
+    """Its messages have numbers that no others had: all are read, and nobody is told of another
+    queue."""
+    stream.publish(0, 10)
+    stream.read()
+    stream.nats.do(lambda js: js.purge_stream(stream.name))
+    stream.publish(10, 20)
+    assert stream.read() == []
+    assert stream.there() == ids(0, 20)
+
+
+# Attacks Q4.
+@pytest.mark.proof
+def test_a_stream_that_was_deleted_and_made_again(stream: Stream) -> None:
+    """Its messages have the numbers of the old ones, and other times: all are read, and receive
+    says that the queue is another one."""
+    stream.publish(0, 10)
+    stream.read()
+    stream.nats.delete(stream.name)
+    stream.nats.stream(stream.name)
+    stream.publish(10, 20)
+    assert ANOTHER in stream.read()[0]
+    assert stream.there() == ids(0, 20)
+
+
+def mirror(stream: Stream, *, promoted: bool = False) -> str:
+    """Make a mirror of a stream and its consumer; promote it, so that it takes the messages."""
+    name, config = f"m-{stream.name}", {"retention": "limits", "storage": "file"}
+    source = {"mirror": {"name": stream.name}}
+    subjects = {"subjects": [f"{stream.name}.*"]}
+
+    async def make(js: Any) -> None:
+        async def ask(what: str, **more: Any) -> None:
+            data = json.dumps({"name": name, **config, **more}).encode()
+            told = await js._nc.request(f"$JS.API.STREAM.{what}.{name}", data)
+            assert "error" not in json.loads(told.data), told.data
+
+        first = await js.stream_info(stream.name)
+        await ask("CREATE", **source)
+        while (await js.stream_info(name)).state.last_seq < first.state.last_seq:
+            await asyncio.sleep(0.05)
+        if promoted:
+            await js.delete_stream(stream.name)
+            await ask("UPDATE", **subjects)
+
+    stream.nats.do(make)
+    stream.nats.consumer(name, 30, 20_000)
+    return name
+
+
+# Attacks Q4.
+@pytest.mark.proof
+@pytest.mark.parametrize("promoted", [False, True])
+def test_a_mirror_has_the_ids_of_its_stream(stream: Stream, promoted: bool) -> None:
+    """A pipeline that reads another stream is refused, after it has received, until a person says
+    which of two it is: declared as the old one, its messages are repeats by number and time."""
+    stream.publish(0, 10)
+    stream.read()
+    name = mirror(stream, promoted=promoted)
+    stream.publish(10, 20)
+    if not promoted:
+        assert stream.read() == [] and stream.there() == ids(0, 20)
+    with pytest.raises(SourceError, match="other stream.*declare source.address"):
+        stream.read(name)
+    stream.read(name, address=stream.name)
+    assert stream.there() == ids(0, 20)
+    assert settled(stream.spec).counts.duplicates_catalog == (10 if promoted else 20)
+
+
+# Attacks Q4.
+@pytest.mark.proof
+def test_another_stream_is_another_queue(stream: Stream) -> None:
+    """Declared with its own name, a stream is read as one of its own, and what the spool has of the
+    old one still as that one's."""
+    stream.publish(0, 10)
+    stream.read()
+    stream.publish(10, 20)
+    stream.spec.source.receive(stream.spec.name, SHORT, quiet)
+    other = stream.nats.stream()
+    stream.nats.publish(other, values(20, 30))
+    stream.read(other, address=other)
+    assert stream.there() == ids(0, 30)
+    addresses = {row["mid"].partition("#")[0] for row in settled(stream.spec).rows}
+    assert addresses == {f"nats:{stream.name}", f"nats:{other}"}
+
+
+# Attacks Q4.
+@pytest.mark.proof
+def test_a_backup_under_another_name(stream: Stream) -> None:
+    """As of a mirror: refused, and by a declared address its messages are repeats."""
+    stream.publish(0, 10)
+    backup = stream.nats.backup(stream.name)
+    stream.read()
+    stream.nats.delete(stream.name)
+    stream.nats.restore(backup, name := f"r-{stream.name}")
+    stream.publish(10, 20)
+    with pytest.raises(SourceError, match="other stream"):
+        stream.read(name)
+    stream.read(name, address=stream.name)
+    assert stream.there() == ids(0, 20)
+
+
+# Attacks Q3, Q4.
+@pytest.mark.proof
+def test_a_segment_of_another_stream_is_missed_when_it_is_gone(stream: Stream) -> None:
+    """It was acknowledged: who removes it, in place of a declaration, is told of the loss."""
+    stream.publish(0, 10)
+    stream.read()
+    other = stream.nats.stream()
+    stream.nats.publish(other, values(10, 20))
+    for reason in ("other stream", "gone"):
+        with pytest.raises(SourceError, match=reason):
+            stream.read(other)
+        sealed = stream.spec.source.spool_of(stream.spec.name) / "sealed"
+        max(sealed.iterdir()).unlink()

@@ -176,6 +176,13 @@ class _Receiver:
     def run(self) -> Received:
         """Receive, as the bounds say."""
         self.about = self.queue.about()
+        before = self.spool.last_address()
+        if before not in (None, self.about.address):
+            self.log(
+                f"the queue is another one than at the last receive: {before} then, "
+                f"{self.about.address} now. Messages of the old one that were not received are "
+                "lost, unless the new one has them"
+            )
         self.began = self.told = time.monotonic()
         try:
             self._run()

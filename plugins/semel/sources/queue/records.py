@@ -18,10 +18,13 @@ from semel.sources.values import Values, lines_in
 
 
 def blocks(
-    context: Context, path: Path, start: int, end: int, selection: Selection | None = None
-) -> Iterator[Block]:
-    """The records of the messages [start, end) of a segment. CorruptionError: it is damaged."""
-    address, values = read_head(path).address, Values(context)
+    context: Context, path: Path, start: int, end: int, address: str | None,
+    selection: Selection | None = None,
+) -> Iterator[Block]:  # fmt: skip
+    """The records of the messages [start, end) of a segment. `address`: what their ids begin with;
+    None: with the segment's. CorruptionError: it is damaged.
+    """
+    address, values = address or read_head(path).address, Values(context)
     for first, batch in _together(path, start, end):
         offsets = np.arange(first, first + batch.num_rows, dtype=np.int64)
         size, left_out = _bytes(batch), NONE

@@ -27,9 +27,11 @@ from semel.sources import (
     Refusal,
     RefusedError,
     Window,
+    Word,
 )
 from semel.sources.queue import probe, records
 from semel.sources.queue.segment import read_foot, read_head, whole_messages
+from semel.sources.queue.spec import UNKNOWN
 from semel.sources.queue.spool import Spool
 from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal, unreadable
@@ -117,7 +119,8 @@ class Segments(SealedSource):
     def match(self, shown: Listing, known: Known, window: Window) -> Matched:
         """As in `Source`. A spool that has nothing of what has to be there is another one."""
         found = super().match(shown, known, window)
-        found = replace(found, offers=self._brought_back(found.offers, known))
+        offers, others = self._addressed(self._brought_back(found.offers, known), known)
+        found = replace(found, offers=offers, refused=[*found.refused, *others])
         # Also one of which nothing is taken now is missed when it is gone: it is the only copy.
         begun = [offer for offer in found.offers if offer.known is None]
         found = replace(found, begun=[*begun, *self._damaged(found, known)])
@@ -147,6 +150,41 @@ class Segments(SealedSource):
         return [
             replace(offer, known=offer.known or missed.get(offer.name)) for offer in offers
         ]
+
+    # Keeps Q4.
+    def _addressed(
+        self, offers: list[PartOffer], known: Known
+    ) -> tuple[list[PartOffer], list[Refusal]]:
+        """The same, each with the address that its ids get; of those that get none nothing is
+        offered, and the refusals say why.
+        """
+        new = [offer for offer in offers if not (offer.known and offer.known.reached)]
+        read = known.rows("sealed", "newest", names=[], identities=[]) if new else []
+        last = (read[0]["address"] or UNKNOWN) if read else None
+        found, refused = [], []
+        for offer in offers:
+            segment = offer.evidence.get("address")
+            if offer not in new:  # As the batch before took it.
+                address = offer.known.evidence.get("address")
+            elif address := segment and self.context.declared.id_address(segment, last):
+                pass
+            elif segment:
+                refused.append(refusal(offer.part, "other stream", self._elsewhere(segment, last)))
+                offer = replace(offer, end=0, settled=False)
+            evidence = {key: each for key, each in offer.evidence.items() if key != "address"}
+            found.append(
+                replace(offer, evidence=evidence | ({"address": address} if address else {}))
+            )
+        return found, refused
+
+    def _elsewhere(self, segment: str, last: str) -> str:
+        before = f"that of {last}" if last else "an older semel's, which did not write it down"
+        return (
+            f"its messages are of {segment}, and the last one that was read has another address, "
+            f"{before}. If this stream has the other one's messages under their numbers (a mirror, "
+            "a backup), declare source.address: with that one's name; if it is another queue, with "
+            "its own"
+        )
 
     def _damaged(self, found: Matched, known: Known) -> Iterator[PartOffer]:
         """The segments that are refused as damaged for the first time. Nothing of them is offered,
@@ -198,8 +236,20 @@ class Segments(SealedSource):
             why = f"its messages were received for pipeline {head.pipeline!r}; move it to {place}"
             refused = refusal(part, "foreign", why)
         return Looked(
-            part=part, length=part.length, key=foot.digest, rows=foot.messages, refused=refused
-        )
+            part=part, length=part.length, key=foot.digest, rows=foot.messages, refused=refused,
+            evidence={"address": head.address},
+        )  # fmt: skip
+
+    def accept(
+        self, shown: Listing, known: Known, name: str, *, same: bool, start: int, is_open: bool
+    ) -> Word | None:
+        word = super().accept(shown, known, name, same=same, start=start, is_open=is_open)
+        if word is not None:
+            (offer,), refused = self._addressed([word.offer], known)
+            if refused:
+                raise RefusedError(refused[0])
+            word = replace(word, offer=offer)
+        return word
 
     # Keeps Q3.
     def evidence(self, offer: PartOffer, end: int) -> Evidence:
@@ -243,9 +293,12 @@ class Segments(SealedSource):
         claim = split.claim
         part = claims.proven(self, claim, batch_id)
         digest.update(claim.evidence["content"].encode())
+        address = claim.evidence.get("address")
         try:
             with self._steady(part) as path:
-                yield from records.blocks(self.context, path, split.start, split.end, selection)
+                yield from records.blocks(
+                    self.context, path, split.start, split.end, address, selection
+                )
         except FileNotFoundError as error:
             raise claims.changed(self, claim, batch_id) from error
         except CorruptionError as error:

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 _CREATED = "%Y%m%dT%H%M%S"
 """What a segment's name begins with: when it was made."""
 
+UNKNOWN = ""
+"""The address of ids that a semel made which did not write it down."""
+
+_MADE = re.compile(r"@\d{4}-\d\d-\d\dT[\d:.]+Z$")
+"""When a stream was made, behind its address."""
+
 RECEIVERS_MAX = 32
 """Each is a task of Airflow's, and a process."""
 
@@ -93,6 +99,14 @@ class QueueSource(Messages):
     them, for a column array<struct<key:string,value:binary>>."""
     ordering_key: str | None = None
     """The column (string) that takes the message's ordering key or group."""
+
+    def id_address(self, segment: str, last: str | None) -> str | None:  # noqa: ARG002
+        """What the ids of a segment's messages begin with; None: its queue is not the pipeline's.
+
+        `segment`: the queue's address in it. `last`: that of the newest ids before; UNKNOWN: an
+        older semel did not write it down; None: there are no ids yet.
+        """
+        return segment
 
     def opened_queue(self) -> "Queue":
         """A connection to the queue. TerminalError: a package is not installed, or the connection
@@ -218,7 +232,7 @@ class QueueSource(Messages):
 class NatsSource(QueueSource):
     """A stream of NATS JetStream, by a durable pull consumer."""
 
-    aside: ClassVar[tuple[str, ...]] = (*QueueSource.aside, "connection", "servers")
+    aside: ClassVar[tuple[str, ...]] = (*QueueSource.aside, "connection", "servers", "address")
 
     type: Literal["nats"]
     """The kind of source."""
@@ -229,6 +243,9 @@ class NatsSource(QueueSource):
     """The stream."""
     consumer: str = Field(pattern=r"^[^\s.*>/\\]+$")
     """Its durable pull consumer, with explicit acknowledgements. It must be there."""
+    address: str | None = Field(default=None, pattern=r"^[^\s.*>/\\]+$")
+    """The name of a stream that ids begin with, where this one took its place with all numbers: a
+    mirror, a backup under another name. Or this one's, where another queue is read from now on."""
 
     @field_validator("servers", mode="before")
     @classmethod
@@ -244,6 +261,23 @@ class NatsSource(QueueSource):
             connection=self.connection, servers=self.servers, stream=self.stream,
             consumer=self.consumer, hold=self.receivers * HELD_MESSAGES,
         )  # fmt: skip
+
+    # Keeps Q4.
+    def id_address(self, segment: str, last: str | None) -> str | None:
+        """By the stream's name: it is made at another time when a backup is restored. Ids that have
+        that time go on with theirs.
+        """
+        queue = _MADE.sub("", segment)
+        own = queue
+        if self.address and queue == f"nats:{self.stream}":
+            own = f"nats:{self.address}"
+        if last is None:
+            return own
+        if last == UNKNOWN:
+            return segment if own == queue else None
+        if own in (last, _MADE.sub("", last)):
+            return last
+        return own if self.address else None
 
     def describe(self) -> str:
         """Stream, consumer and servers."""
