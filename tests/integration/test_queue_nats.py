@@ -4,9 +4,11 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from fixtures.batches.workbench import Workbench, events
 from fixtures.queue.nats import Nats
 from semel.clients.queue import Queue
 from semel.clients.queue import nats as client
-from semel.errors import SourceError
+from semel.errors import SourceError, TerminalError
 from semel.ledger import Ledger
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
@@ -26,6 +28,8 @@ from semel.sources.queue.receive import Bounds, receive
 from semel.sources.queue.source import Segments
 from semel.sources.queue.spec import Until
 from semel.sources.sealed.parts import PartOffer
+
+ROOT = Path(__file__).resolve().parents[2]
 
 SIZE = 64 << 20
 
@@ -355,3 +359,214 @@ def test_a_segment_of_another_stream_is_missed_when_it_is_gone(stream: Stream) -
             stream.read(other)
         sealed = stream.spec.source.spool_of(stream.spec.name) / "sealed"
         max(sealed.iterdir()).unlink()
+
+
+SUBJECTS = [b"\xff", b"a\x0bb", b"a\x0cb", b"a\x1cb", "\u00e9".encode(), b"x" * 4_000]
+"""The server takes each; the first is no text."""
+
+GOOD_HEADERS = [
+    b"NATS/1.0\r\nK: v\r\n\r\n", b"NATS/1.0\r\n: no name\r\nK:v\r\n\r\n",
+    b"NATS/1.0 404 No Messages\r\nK: \xff\r\n\r\n", b"NATS/1.0\r\n\r\n",
+]  # fmt: skip
+BAD_HEADERS = [
+    b"NATS/1.0", b"NATS/1.0   ", b"NATS/1.0\r\n", b"X", b"K: v\r\n\r\n", b"NATS/1.0\r\nK: v",
+    b"NATS/1.0\r\nno colon\r\n\r\n", b"NATS/1.0 \xff", b"NATS/1.0 \xff\xff\xff\r\n",
+]  # fmt: skip
+
+
+def publish_poison(stream: Stream) -> None:
+    """One message for each subject, then one for each block of headers."""
+    cases = [(subject, b"") for subject in SUBJECTS]
+    cases += [(b"h", headers) for headers in [*GOOD_HEADERS, *BAD_HEADERS]]
+    for (subject, headers), value in zip(cases, values(0, len(cases)), strict=True):
+        stream.nats.publish_raw(stream.name.encode() + b"." + subject, value, headers)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_message_that_the_client_cannot_read(stream: Stream, declared: bool) -> None:
+    """What is no text in a subject, and headers that are no block of headers, end no connection:
+    such a message is a dead letter where a column takes of it what cannot be read, and a record
+    like all others where none does. The audit agrees."""
+    publish_poison(stream)
+    columns = {"subject": "string", "key": "binary"} if declared else {}
+    schema = {"id": "string", "n": "bigint", "at": "timestamp", "mid": "string"} | columns
+    beside = {"ordering_key": "subject", "attributes": {"key": "K"}} if declared else {}
+    stream.read(schema=schema, **beside)
+    found = settled(stream.spec)
+    good = len(SUBJECTS) + len(GOOD_HEADERS)
+    total = good + len(BAD_HEADERS)
+    assert found.ids == (ids(1, good) if declared else ids(0, total))
+    assert [at for _, at, *_ in found.letters] == ([0, *range(good, total)] if declared else [])
+    if declared:
+        keys = {row["n"]: row["key"] for row in found.rows}
+        assert [keys[len(SUBJECTS) + n] for n in range(4)] == [b"v", b"v", b"\xff", None]
+        texts = {row["subject"] for row in found.rows}
+        assert {f"{stream.name}.{subject.decode()}" for subject in SUBJECTS[1:]} < texts
+    assert stream.nats.unacknowledged(stream.name) == (0, 0)
+
+
+UNFIT = {
+    "push": ({"deliver_subject": "somewhere"}, "with explicit acknowledgements", "consumer add"),
+    "ack all": ({"ack_policy": "all"}, "with explicit acknowledgements", "consumer add"),
+    "ack none": ({"ack_policy": "none"}, "with explicit acknowledgements", "consumer add"),
+    "groups": (
+        {"priority_groups": ["a"], "priority_policy": "overflow"}, "serves priority groups",
+        "consumer add",
+    ),
+    "deliveries": ({"max_deliver": 3}, "at most 3 times", "--max-deliver -1 --force"),
+    "headers": ({"headers_only": True}, "delivers no values", "--no-headers-only --force"),
+    "paused": (
+        {"pause_until": "2999-01-01T00:00:00Z"}, "delivers nothing before 2999",
+        "nats consumer resume",
+    ),
+}  # fmt: skip
+
+NOTED = {
+    "new": ({"deliver_policy": "new"}, "leaves out messages before"),
+    "by sequence": ({"deliver_policy": "by_start_sequence", "opt_start_seq": 2}, "by_start_seq"),
+    "last": ({"deliver_policy": "last"}, "(deliver_policy last)"),
+    "subject": ({"filter_subject": "S.a"}, "delivers these subjects alone: S.a"),
+    "subjects": ({"filter_subjects": ["S.a", "S.b"]}, "delivers these subjects alone: S.a, S.b"),
+    "original": ({"replay_policy": "original"}, "no faster than messages were published"),
+    "inactive": ({"inactive_threshold": 3_600 * 10**9}, "if nobody pulls for 3,600 seconds"),
+    "low": ({}, "lets receivers hold 1,000 messages at once"),
+}  # fmt: skip
+
+
+def made(nats: Nats, stream: str, config: dict[str, Any]) -> None:
+    """The stream's consumer with this configuration, in the words of the service."""
+
+    def named(value: Any) -> Any:
+        return value.replace("S.", f"{stream}.") if isinstance(value, str) else value
+
+    config = {
+        key: [named(one) for one in value] if isinstance(value, list) else named(value)
+        for key, value in config.items()
+    }
+    wanted = {"durable_name": "semel", "ack_policy": "explicit", "deliver_policy": "all", **config}
+
+    async def make(js: Any) -> None:
+        await js.delete_consumer(stream, "semel")
+        data = json.dumps({"stream_name": stream, "config": wanted}).encode()
+        told = await js._nc.request(f"$JS.API.CONSUMER.DURABLE.CREATE.{stream}.semel", data)
+        assert "error" not in json.loads(told.data), told.data
+
+    nats.do(make)
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_consumers_that_no_receive_can_use(case: str, nats: Nats) -> None:
+    """What a consumer is configured to leave out of messages, or not to deliver, is refused with
+    the command that mends it, before anything is pulled: no run is green with empty values."""
+    config, why, command = UNFIT[case]
+    stream = nats.stream()
+    made(nats, stream, config)
+    with opened(nats, stream) as queue, pytest.raises(TerminalError, match=why) as refused:
+        queue.about()
+    assert command in refused.value.next and stream in refused.value.next
+
+
+@pytest.mark.parametrize("case", NOTED)
+def test_check_reports_consumers_that_leave_messages_out(
+    case: str, nats: Nats, bench: Workbench
+) -> None:
+    """A consumer that begins late, filters or is slow is what its user may want: check says so."""
+    config, note = NOTED[case]
+    stream = nats.stream(max_age=86_400)
+    made(nats, stream, config)
+    spec = spec_of(bench, nats, stream)
+    said = open_source(spec).service(spec.dedup.horizon)
+    assert note.replace("S.", f"{stream}.") in said
+    assert ("delivers these" in said) is case.startswith("subject")
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"max_batch": 1}, {"max_expires": 50 * 10**6}, {"max_bytes": 100}, {"max_waiting": 1},
+        {"max_ack_pending": 1}, {"mem_storage": True, "sample_freq": "100%"},
+    ],
+    ids=lambda bounds: next(iter(bounds)),
+)  # fmt: skip
+def test_consumers_with_bounds(bounds: dict[str, Any], nats: Nats, queues: Any) -> None:
+    """Whatever a consumer bounds, two receivers get all of it, and none takes that for an error.
+    They wait side by side before anything comes, which takes half a second."""
+    stream = nats.stream()
+    made(nats, stream, bounds)
+    pair, found = [queues(stream), queues(stream)], []
+
+    def take(queue: Queue) -> None:
+        while len(found) < 20:
+            some = queue.pull(5_000, SIZE, 0.3)
+            queue.acknowledge(some.handles)
+            found.extend(some.values)
+
+    with ThreadPoolExecutor(2) as threads:
+        taking = [threads.submit(take, queue) for queue in pair]
+        time.sleep(0.5)
+        nats.publish(stream, [b"%d" % n for n in range(20)])
+        for each in taking:
+            each.result(60)
+    assert sorted(found) == sorted(b"%d" % n for n in range(20))
+
+
+def test_the_least_rights(nats_of_my_own: Nats) -> None:
+    """With the permissions that check prints, and no other, all is received."""
+    stream, rights = limited(nats_of_my_own)
+    page = (ROOT / "docs" / "queues.md").read_text(encoding="utf-8")
+    assert rights.replace(stream, "flights") in page
+    with by_user(nats_of_my_own, stream, "me") as queue:
+        assert queue.about().waiting == 2_500
+        found = queue.pull(5_000, SIZE, 5)
+        queue.extend(found.handles[:1])
+        queue.hand_back(found.handles[:1])
+        assert queue.acknowledge(found.handles[1:]) == 0
+        again = queue.pull(5_000, SIZE, 5)
+        assert again.ids == found.ids[:1] and again.attempts == [2]
+        assert queue.acknowledge(again.handles) == 0 and queue.about().waiting == 0
+
+
+@pytest.mark.proof
+def test_a_right_that_is_missing(nats_of_my_own: Nats) -> None:
+    """The error prints all that are needed. The client waits for the answer that never comes."""
+    stream, rights = limited(nats_of_my_own)
+    with by_user(nats_of_my_own, stream, "less") as queue:
+        with pytest.raises(TerminalError, match="no right") as refused:
+            queue.about()
+    assert rights in str(refused.value)
+
+
+def limited(nats: Nats) -> tuple[str, str]:
+    """A stream with messages on a server with users: `me` has the permissions that check prints,
+    and `less` lacks one. Returns both names."""
+    stream = nats.stream()
+    with opened(nats, stream) as queue:
+        *_, note = queue.about().notes
+    rights = note.partition("permissions ")[2]
+    nats.publish(stream, [b"%d" % n for n in range(2_500)])
+    less = rights.replace(f"$JS.API.STREAM.INFO.{stream}", "nothing")
+    nats.kill()
+    nats.more = (
+        f"authorization {{ users: [ {{user: me, password: p, permissions: {rights}}}, "
+        f"{{user: less, password: p, permissions: {less}}} ] }}\n"
+    )
+    nats.start()
+    return stream, rights
+
+
+def by_user(nats: Nats, stream: str, user: str) -> Queue:
+    there = {"conn_type": "nats", "host": "127.0.0.1", "port": nats.port}
+    return client.opened(
+        connection="c", servers=None, stream=stream, consumer="semel",
+        find=lambda _: json.dumps({**there, "login": user, "password": "p"}),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def nats_of_my_own(tmp_path: Path) -> Iterator[Nats]:
+    """A server that a test may configure."""
+    server = Nats(tmp_path)
+    server.start()
+    yield server
+    server.start()
+    server.kill()

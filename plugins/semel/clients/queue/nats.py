@@ -11,7 +11,8 @@ import re
 import ssl
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel import settings
@@ -24,7 +25,7 @@ from semel.clients.connection import (
     text_of,
     usable,
 )
-from semel.clients.queue import About, Attributes, Pulled, Queue
+from semel.clients.queue import MALFORMED, About, Attributes, Pulled, Queue
 from semel.errors import SemelError, TerminalError, UnavailableError
 
 if TYPE_CHECKING:
@@ -54,8 +55,16 @@ _ACK = "$JS.ACK."
 _DONE = {"404", "408"}
 """Statuses that end a pull: no messages, and no more within its time."""
 
-_SIZES = re.compile("(?i)maxbytes|batch completed")
-"""What a status 409 says of a pull that ended because of its own bounds."""
+_SIZES = re.compile("(?i)maxbytes|batch completed|maxwaiting")
+"""What a status 409 says of a pull that ended because of bounds, its own or those of others."""
+
+_WORD = rb"([^ \t\r\n]+)[ \t]+"
+_LINES = {
+    f"{verb}_RE": re.compile(rb"\A%b[ \t]+%b%b(%b)?%b(\d+)\r\n" % (
+        verb.encode(), _WORD, _WORD, _WORD, rb"(\d+)[ \t]+" if verb == "HMSG" else b"",
+    )) for verb in ("MSG", "HMSG")
+}  # fmt: skip
+"""What comes before a message: subject, number of the subscription, where to reply, sizes."""
 
 T = TypeVar("T")
 
@@ -77,15 +86,33 @@ def opened(
     """
     with installed("NATS", "nats"):
         from nats.aio.client import Client
+        from nats.protocol import parser
+
+    class Words(parser.Parser):
+        """Parts words as the server does: a subject may have other white space."""
+
+        parse = FunctionType(parser.Parser.parse.__code__, vars(parser) | _LINES)
 
     class Raw(Client):
-        """Keeps the bytes of the headers: the client replaces those that are no UTF-8, and keeps
-        one of several headers of a name.
+        """Keeps the bytes of headers and subjects. The client ends the connection at some that a
+        server takes, and keeps one of several headers of a name.
         """
 
-        async def _process_headers(self, headers: bytes) -> dict[str, Any] | None:
-            found = await super()._process_headers(headers)
-            return {**(found or {}), "": headers} if headers else found
+        def __init__(self) -> None:
+            super().__init__()
+            self._ps = Words(self)
+
+        async def _process_headers(self, headers: bytes | None) -> dict[str, Any] | None:
+            if not headers:
+                return None
+            line = headers.partition(b"\r\n")[0].decode("latin-1").removeprefix("NATS/1.0")
+            status, _, said = line.strip().partition(" ")
+            return {"Status": status, "Description": said, "": headers}
+
+        def _build_message(self, sid: int, subject: bytes, *rest: Any) -> "Msg":
+            made = super()._build_message(sid, b"", *rest)
+            made.subject = subject.decode("utf-8", "surrogateescape")
+            return made
 
     config, named = _config(connection, servers, find), connection or servers
     return _Nats(Raw, config, stream, consumer, named, hold)
@@ -176,8 +203,8 @@ class _Nats(Queue):
         refused = "authorization" in said.lower() or "permissions" in said.lower()
         if refused or isinstance(error, errors.AuthorizationError):
             return TerminalError(
-                f"{self._where}: the user of the connection has no right to it ({said}); give it "
-                "the rights that docs/queues.md lists"
+                f"{self._where}: the user of the connection has no right to it ({said}). Give it "
+                f"the permissions {self._permissions()}"
             )
         if isinstance(error, ssl.SSLCertVerificationError):
             return TerminalError(
@@ -246,25 +273,15 @@ class _Nats(Queue):
                 "source.stream"
             )
         consumer = await self._ask(f"CONSUMER.INFO.{self.stream}.{self.consumer}")
-        config = consumer.get("config", {})
-        made = (
-            f"nats consumer add {self.stream} {self.consumer} --pull --ack explicit --deliver all "
-            "--wait 60s --max-pending 20000 --defaults"
-        )
         if not consumer:
-            raise TerminalError(f"{self._where} has no consumer {self.consumer!r}", next=made)
-        if config.get("deliver_subject") or config.get("ack_policy") != "explicit":
             raise TerminalError(
-                f"the consumer {self.consumer!r} of {self._where} is none that is pulled from, "
-                "with explicit acknowledgements; name another one, which is made by", next=made,
+                f"{self._where} has no consumer {self.consumer!r}", next=self._add(self.consumer)
             )
-        if config.get("max_deliver", -1) > 0:
-            raise TerminalError(
-                f"the consumer {self.consumer!r} of {self._where} delivers a message at most "
-                f"{config['max_deliver']} times: one that receivers pulled and died with so often "
-                "would never come",
-                next=f"nats consumer edit {self.stream} {self.consumer} --max-deliver -1 --force",
-            )
+        config = consumer["config"]
+        for wrong, why, remedy in self._unfit(config, paused=consumer.get("paused", False)):
+            if wrong:
+                who = f"consumer {self.consumer!r} of {self._where}"
+                raise TerminalError(f"{who} {why}", next=remedy)
         if stream["created"] != self._created:
             # Numbers of another stream: to acknowledge by them would lose messages of this one.
             self._created, self._held = stream["created"], 0
@@ -281,30 +298,67 @@ class _Nats(Queue):
             deadline_seconds=min([config["ack_wait"], *(config.get("backoff") or [])]) / 1e9,
             retention=timedelta(microseconds=kept / 1000) if kept else timedelta.max,
             waiting=consumer["num_pending"],
-            oldest_seconds=await self._oldest(stream, consumer),
-            notes=tuple(self._notes()),
+            notes=tuple(self._notes(config)),
         )
 
-    def _notes(self) -> Iterator[str]:
-        """How the consumer differs from one that receives all there is, as fast as it can."""
+    def _add(self, consumer: str) -> str:
+        return (
+            f"nats consumer add {self.stream} {consumer} --pull --ack explicit --deliver all "
+            "--wait 60s --max-pending 20000 --defaults"
+        )
+
+    def _edit(self, change: str) -> str:
+        return f"nats consumer edit {self.stream} {self.consumer} {change} --force"
+
+    def _unfit(self, config: dict[str, Any], *, paused: bool) -> list[tuple[Any, str, str]]:
+        """What no receive can do with a consumer: whether it is so, why, and the command."""
+        push = config.get("deliver_subject") or config.get("ack_policy") != "explicit"
+        another = "Create another one, and name it in source.consumer"
+        return [
+            (push, f"is not a pull consumer with explicit acknowledgements. {another}",
+             self._add(f"{self.consumer}2")),
+            (config.get("priority_groups"), f"serves priority groups alone. {another}",
+             self._add(f"{self.consumer}2")),
+            (config.get("max_deliver", -1) > 0,
+             f"delivers a message at most {config.get('max_deliver')} times (max_deliver): one that "
+             "receivers crash with so often is lost. Remove the limit",
+             self._edit("--max-deliver -1")),
+            (config.get("headers_only"), "delivers no values (headers_only). Let it deliver them",
+             self._edit("--no-headers-only")),
+            (paused, f"delivers nothing before {config.get('pause_until')} (paused). Resume it",
+             f"nats consumer resume {self.stream} {self.consumer} --force"),
+        ]  # fmt: skip
+
+    def _notes(self, config: dict[str, Any]) -> Iterator[str]:
+        """How the consumer differs from one that delivers all there is, as fast as it can; and the
+        rights that receive needs.
+        """
+        who = f"Consumer {self.consumer!r}"
+        if (policy := config.get("deliver_policy", "all")) != "all":
+            yield f"{who} leaves out messages before the one it began at (deliver_policy {policy})"
+        if only := config.get("filter_subjects") or [config.get("filter_subject")]:
+            if only != [None]:
+                yield f"{who} delivers these subjects alone: {', '.join(only)}"
+        if config.get("replay_policy") == "original":
+            yield f"{who} delivers no faster than messages were published (replay_policy original)"
+        if idle := config.get("inactive_threshold"):
+            yield f"The server deletes {who.lower()} if nobody pulls for {idle / 1e9:,.0f} seconds"
         if self._bounds["pending"] < self._hold:
             yield (
-                f"consumer {self.consumer!r} lets receivers hold {self._bounds['pending']:,} "
-                f"messages at once (max_ack_pending), and this pipeline's hold up to "
-                f"{self._hold:,}, so they wait for acknowledgements. For more speed: nats consumer "
-                f"edit {self.stream} {self.consumer} --max-pending {self._hold} --force"
+                f"{who} lets receivers hold {self._bounds['pending']:,} messages at once "
+                f"(max_ack_pending), and this pipeline's hold up to {self._hold:,}, so they wait "
+                f"for acknowledgements. For more speed: {self._edit(f'--max-pending {self._hold}')}"
             )
+        yield f"Receive needs the permissions {self._permissions()}"
 
-    async def _oldest(self, stream: dict[str, Any], consumer: dict[str, Any]) -> float | None:
-        """How long the first message waits that nobody has acknowledged."""
-        first = max(consumer["ack_floor"]["stream_seq"] + 1, stream["state"]["first_seq"])
-        if first > stream["state"]["last_seq"]:
-            return None
-        asked = {"seq": first, "next_by_subj": ">"}
-        if not (found := await self._ask(f"STREAM.MSG.GET.{self.stream}", asked)):
-            return None
-        now, then = stream.get("ts"), found["message"]["time"]
-        return (_time(now) - _time(then)).total_seconds() if now else None
+    def _permissions(self) -> str:
+        """The least rights of a user, as a server's configuration has them."""
+        api, one = "$JS.API", f"{self.stream}.{self.consumer}"
+        publish = [
+            f"{api}.STREAM.INFO.{self.stream}", f"{api}.CONSUMER.INFO.{one}",
+            f"{api}.CONSUMER.MSG.NEXT.{one}", f"$JS.ACK.{one}.>",
+        ]  # fmt: skip
+        return f'{{publish: {json.dumps(publish)}, subscribe: ["_INBOX.>"]}}'
 
     async def _answered(self, client: "Client", work: Coroutine[Any, Any, T]) -> T:
         """What comes of it, or at once that the connection was lost, which the client tells nobody
@@ -373,6 +427,8 @@ class _Nats(Queue):
                     await asyncio.wait_for(self._news.wait(), 0.5)
         status, said = self._statuses.pop(inbox, ("404", ""))
         self._statuses.clear()  # Those of pulls that got all.
+        if "maxwaiting" in said.lower():
+            await asyncio.sleep(_FULL_SECONDS)
         if status not in _DONE and not (status == "409" and _SIZES.search(said)):
             raise UnavailableError(
                 f"{self._where} does not let {self.consumer!r} be pulled from ({status} {said})"
@@ -439,15 +495,11 @@ def _pulled(messages: "Sequence[Msg]") -> Pulled:
 
 
 def _attributes(headers: bytes) -> Attributes:
-    """The headers, as they were sent; a line that is none is left out."""
-    found = []
-    for line in headers.split(b"\r\n")[1:]:
-        name, colon, value = line.partition(b":")
-        if colon:
-            found.append((name.decode("utf-8", "replace").strip(), value.strip()))
-    return found
-
-
-def _time(text: str) -> datetime:
-    """A time of the server's, which has nanoseconds."""
-    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
+    """The headers, as they were sent, but for those without a name."""
+    first, *lines = headers.split(b"\r\n")
+    *lines, end, last = lines if len(lines) > 1 else (b"", b"-")
+    if not first.startswith(b"NATS/1.0") or end or last or not all(b":" in one for one in lines):
+        return [(MALFORMED, headers)]
+    pairs = (line.partition(b":")[::2] for line in lines)
+    found = [(name.decode("utf-8", "replace").strip(), value.strip()) for name, value in pairs]
+    return [(name, value) for name, value in found if name]

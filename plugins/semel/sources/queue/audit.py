@@ -131,14 +131,15 @@ def _beside(
         ids = rows.column("message_id").to_pylist()
         texts[source.message_id] = [f"{address}#{name}".encode() for name in ids]
     if source.ordering_key:
-        keys = rows.column("ordering_key").to_pylist()
-        texts[source.ordering_key] = [None if key is None else key.encode() for key in keys]
+        texts[source.ordering_key] = rows.column("ordering_key").cast(pa.binary()).to_pylist()
     found = [
         {one["key"]: one["value"] for one in some} for some in rows.column("attributes").to_pylist()
     ] if source.attributes else []  # fmt: skip
     for name, attribute in source.attributes.items():
         if attribute == ALL:
             continue  # Nested, and so not compared.
+        # An attribute without a name is what could not be parsed.
+        bad |= {at: "its attributes cannot be parsed" for at, some in enumerate(found) if "" in some}
         values = [some.get(attribute) for some in found]
         if source.columns[name] == "binary":
             columns[name] = pa.array(values, pa.binary())

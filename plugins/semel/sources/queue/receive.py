@@ -105,11 +105,20 @@ def batch_of(pulled: Pulled) -> pa.RecordBatch:
         "message_id": pulled.ids,
         "published": pulled.published,
         "attributes": pa.ListArray.from_arrays(offsets, structs, type=of_list),
-        "ordering_key": pulled.ordering_keys,
+        "ordering_key": _texts(pulled.ordering_keys),
         "attempt": pulled.attempts,
         "value": pulled.values,
     }
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+
+def _texts(texts: list[str | None]) -> pa.Array:
+    """A column of texts. One that is none keeps its bytes, which its reader finds."""
+    try:
+        return pa.array(texts, pa.string())
+    except UnicodeEncodeError:
+        raw = [text if text is None else text.encode("utf-8", "surrogateescape") for text in texts]
+        return pa.array(raw, pa.binary()).view(pa.string())
 
 
 def receive(queue: Queue, path: Path, pipeline: str, bounds: Bounds, log: Log) -> Received:

@@ -158,33 +158,22 @@ class Segments(SealedSource):
         """The same, each with the address that its ids get; of those that get none nothing is
         offered, and the refusals say why.
         """
-        new = [offer for offer in offers if not (offer.known and offer.known.reached)]
-        read = known.rows("sealed", "newest", names=[], identities=[]) if new else []
-        last = (read[0]["address"] or UNKNOWN) if read else None
+        newest = known.rows("sealed", "newest", names=[], identities=[]) if offers else []
+        last = (newest[0]["address"] or UNKNOWN) if newest else None
         found, refused = [], []
         for offer in offers:
-            segment = offer.evidence.get("address")
-            if offer not in new:  # As the batch before took it.
+            evidence = dict(offer.evidence)
+            address = segment = evidence.pop("address", None)
+            if offer.known and offer.known.reached:  # As the batch before took it.
                 address = offer.known.evidence.get("address")
-            elif address := segment and self.context.declared.id_address(segment, last):
-                pass
             elif segment:
-                refused.append(refusal(offer.part, "other stream", self._elsewhere(segment, last)))
-                offer = replace(offer, end=0, settled=False)
-            evidence = {key: each for key, each in offer.evidence.items() if key != "address"}
-            found.append(
-                replace(offer, evidence=evidence | ({"address": address} if address else {}))
-            )
+                address = self.context.declared.id_address(segment, last)
+                if address is None:
+                    refused.append(refusal(offer.part, "other stream", _another(segment, last)))
+                    offer = replace(offer, end=0, settled=False)
+            evidence |= {"address": address} if address else {}
+            found.append(replace(offer, evidence=evidence))
         return found, refused
-
-    def _elsewhere(self, segment: str, last: str) -> str:
-        before = f"that of {last}" if last else "an older semel's, which did not write it down"
-        return (
-            f"its messages are of {segment}, and the last one that was read has another address, "
-            f"{before}. If this stream has the other one's messages under their numbers (a mirror, "
-            "a backup), declare source.address: with that one's name; if it is another queue, with "
-            "its own"
-        )
 
     def _damaged(self, found: Matched, known: Known) -> Iterator[PartOffer]:
         """The segments that are refused as damaged for the first time. Nothing of them is offered,
@@ -337,6 +326,15 @@ def _part(name: str, found: os.stat_result) -> Part:
         fingerprint=f"{stamp}:{found.st_ctime_ns}",
         length=found.st_size,
         when=None,
+    )
+
+
+def _another(segment: str, last: str) -> str:
+    before = last or "a stream that an older semel did not write down"
+    return (
+        f"it has messages of {segment}, and the last ones that were read are of {before}. Declare "
+        "source.address: the old stream's name, if this stream has its messages under their "
+        "numbers (a mirror, a backup); else the name of this one"
     )
 
 

@@ -268,9 +268,8 @@ class NatsSource(QueueSource):
         that time go on with theirs.
         """
         queue = _MADE.sub("", segment)
-        own = queue
-        if self.address and queue == f"nats:{self.stream}":
-            own = f"nats:{self.address}"
+        renamed = self.address and queue == f"nats:{self.stream}"
+        own = f"nats:{self.address}" if renamed else queue
         if last is None:
             return own
         if last == UNKNOWN:
