@@ -20,13 +20,25 @@ from semel.clients.queue import Pulled, Queue, nats, pubsub, sqs
 from semel.errors import TerminalError, UnavailableError
 
 SIZE = 64 << 20
-BYTES_MAX = {"sqs": SQS_BYTES_MAX, "pubsub": PUBSUB_BYTES_MAX, "nats": 8 << 20}
-DEADLINES = {"sqs": 1, "pubsub": 10, "nats": 1}
+OF_NATS = ("nats", "nats by default", "nats restored")
+"""A consumer that holds much, one with the service's max_ack_pending, and one from a backup."""
+
+BYTES_MAX = {"sqs": SQS_BYTES_MAX, "pubsub": PUBSUB_BYTES_MAX, **dict.fromkeys(OF_NATS, 8 << 20)}
+DEADLINES = {"sqs": 1, "pubsub": 10, **dict.fromkeys(OF_NATS, 1)}
 """The shortest ones, in seconds; pstest takes none below Pub/Sub's own."""
 
 
-def _nats(server: Any) -> Any:
+def _nats(server: Any, kind: str = "nats") -> Any:
     """The server of NATS by the words of the others."""
+
+    def queue(deadline_seconds: int = 30) -> str:
+        pending = 1_000 if kind == "nats by default" else 20_000
+        stream = server.stream(ack_wait=deadline_seconds, pending=pending)
+        if kind == "nats restored":
+            backup = server.backup(stream)
+            server.delete(stream)
+            server.restore(backup)
+        return stream
 
     def opened(stream: str) -> Queue:
         return nats.opened(
@@ -37,8 +49,7 @@ def _nats(server: Any) -> Any:
         server.publish(stream, [(value, headers) for value in values])
 
     return SimpleNamespace(
-        queue=lambda deadline_seconds=30: server.stream(ack_wait=deadline_seconds),
-        send=send, opened=opened, delete=server.delete, kill=server.kill, pause=server.pause,
+        queue=queue, send=send, opened=opened, delete=server.delete, kill=server.kill, pause=server.pause,
     )  # fmt: skip
 
 
@@ -46,15 +57,18 @@ OF_PROOF = pytest.param("pubsub", marks=pytest.mark.proof)
 """Go builds its server in a minute, and its deadlines are of ten seconds."""
 
 
-@pytest.fixture(params=["nats", "sqs", OF_PROOF])
+OTHERS_OF_NATS = [pytest.param(kind, marks=pytest.mark.proof) for kind in OF_NATS[1:]]
+
+
+@pytest.fixture(params=["nats", *OTHERS_OF_NATS, "sqs", OF_PROOF])
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture
 def server(kind: str, request: pytest.FixtureRequest) -> Any:
-    found = request.getfixturevalue(kind)
-    return _nats(found) if kind == "nats" else found
+    found = request.getfixturevalue(kind.partition(" ")[0])
+    return _nats(found, kind) if kind in OF_NATS else found
 
 
 @pytest.fixture

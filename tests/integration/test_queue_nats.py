@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +21,8 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from fixtures.batches.account import ids, quiet, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.queue.nats import Nats
+from fixtures.queue.segments import values_of
+from fixtures.wait import wait_for
 from semel.clients.queue import Queue
 from semel.clients.queue import nats as client
 from semel.errors import SourceError, TerminalError
@@ -27,6 +33,7 @@ from semel.sources import Known
 from semel.sources.queue.receive import Bounds, receive
 from semel.sources.queue.source import Segments
 from semel.sources.queue.spec import Until
+from semel.sources.queue.spool import Spool
 from semel.sources.sealed.parts import PartOffer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -570,3 +577,33 @@ def nats_of_my_own(tmp_path: Path) -> Iterator[Nats]:
     yield server
     server.start()
     server.kill()
+
+
+# Attacks Q1.
+@pytest.mark.proof
+def test_many_receivers_of_a_default_consumer(nats: Nats, tmp_path: Path) -> None:
+    """Eight receivers share 1,000 messages in flight, of 20,000; two are killed. None fails, all is
+    in the spool and acknowledged. The server must deliver again what the dead held."""
+    stream, total = nats.stream(), 20_000
+    by_default(nats, stream, ack_wait=2)
+    sent = [b"%d" % n for n in range(total)]
+    nats.publish(stream, sent)
+    words = [sys.executable, "-m", "fixtures.queue.receiver", "nats", stream, str(tmp_path), "5"]
+    began = time.monotonic()
+    receivers = [
+        subprocess.Popen(
+            words, cwd=ROOT / "tests", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            env=os.environ | {"NATS_SERVERS": nats.servers},
+        )
+        for _ in range(8)
+    ]  # fmt: skip
+    wait_for(lambda: nats.unacknowledged(stream)[1] < total / 2, "half of all", 300, 0.1)
+    for dead in receivers[:2]:
+        dead.kill()
+    codes = [receiver.wait(300) for receiver in receivers]
+    print(f"{total} messages by 8 receivers, 2 killed, in {time.monotonic() - began:.1f} s")
+    assert codes == [-signal.SIGKILL] * 2 + [0] * 6
+    assert nats.unacknowledged(stream) == (0, 0)
+    Spool(tmp_path).recover(quiet)
+    spooled = [value for path in (tmp_path / "sealed").iterdir() for value in values_of(path)]
+    assert set(spooled) == set(sent)
