@@ -429,13 +429,13 @@ UNFIT = {
 }  # fmt: skip
 
 NOTED = {
-    "new": ({"deliver_policy": "new"}, "leaves out messages before"),
+    "new": ({"deliver_policy": "new"}, "leaves out what came before"),
     "by sequence": ({"deliver_policy": "by_start_sequence", "opt_start_seq": 2}, "by_start_seq"),
     "last": ({"deliver_policy": "last"}, "(deliver_policy last)"),
     "subject": ({"filter_subject": "S.a"}, "delivers these subjects alone: S.a"),
     "subjects": ({"filter_subjects": ["S.a", "S.b"]}, "delivers these subjects alone: S.a, S.b"),
     "original": ({"replay_policy": "original"}, "no faster than messages were published"),
-    "inactive": ({"inactive_threshold": 3_600 * 10**9}, "if nobody pulls for 3,600 seconds"),
+    "inactive": ({"inactive_threshold": 3_600 * 10**9}, "after 3,600 s without a pull"),
     "low": ({}, "lets receivers hold 1,000 messages at once"),
 }  # fmt: skip
 

@@ -35,11 +35,19 @@ RULE = {
 CASES = list(product(SEGMENTS, (None, "new", "old"), LAST))
 
 
-def nats(stream: str, address: str | None) -> NatsSource:
+def nats(stream: str, address: str | None, message_id: str | None = "mid") -> NatsSource:
     return NatsSource.model_validate({
         "type": "nats", "servers": "nats://h:4222", "stream": stream, "consumer": "c",
-        "spool": "spool", "value": "json", "schema": {"a": "int"}, "address": address,
+        "spool": "spool", "value": "json", "schema": {"a": "int", "mid": "string"},
+        "address": address, "message_id": message_id,
     })  # fmt: skip
+
+
+# Attacks Q4.
+@pytest.mark.parametrize(("segment", "last"), list(product(SEGMENTS, LAST)))
+def test_ids_of_the_publishers(segment: str, last: str) -> None:
+    """Where no column takes the service's ids, no stream is refused."""
+    assert nats("new", None, None).id_address(f"{SEGMENTS[segment]}@{LATER}", LAST[last])
 
 
 # Attacks Q4.

@@ -333,22 +333,22 @@ class _Nats(Queue):
         """How the consumer differs from one that delivers all there is, as fast as it can; and the
         rights that receive needs.
         """
-        who = f"Consumer {self.consumer!r}"
-        if (policy := config.get("deliver_policy", "all")) != "all":
-            yield f"{who} leaves out messages before the one it began at (deliver_policy {policy})"
-        if only := config.get("filter_subjects") or [config.get("filter_subject")]:
-            if only != [None]:
-                yield f"{who} delivers these subjects alone: {', '.join(only)}"
-        if config.get("replay_policy") == "original":
-            yield f"{who} delivers no faster than messages were published (replay_policy original)"
-        if idle := config.get("inactive_threshold"):
-            yield f"The server deletes {who.lower()} if nobody pulls for {idle / 1e9:,.0f} seconds"
-        if self._bounds["pending"] < self._hold:
-            yield (
-                f"{who} lets receivers hold {self._bounds['pending']:,} messages at once "
-                f"(max_ack_pending), and this pipeline's hold up to {self._hold:,}, so they wait "
-                f"for acknowledgements. For more speed: {self._edit(f'--max-pending {self._hold}')}"
-            )
+        policy, pending = config.get("deliver_policy", "all"), self._bounds["pending"]
+        only = config.get("filter_subjects") or [config.get("filter_subject", "")]
+        idle_seconds = config.get("inactive_threshold", 0) / 1e9
+        for there, what in (
+            (policy != "all", f"leaves out what came before it began (deliver_policy {policy})"),
+            (only != [""], f"delivers these subjects alone: {', '.join(only)}"),
+            (config.get("replay_policy") == "original",
+             "delivers no faster than messages were published (replay_policy original)"),
+            (idle_seconds, f"is deleted by the server after {idle_seconds:,.0f} s without a pull"),
+            (pending < self._hold,
+             f"lets receivers hold {pending:,} messages at once (max_ack_pending), and this "
+             f"pipeline's hold up to {self._hold:,}, so they wait for acknowledgements. For more "
+             f"speed: {self._edit(f'--max-pending {self._hold}')}"),
+        ):  # fmt: skip
+            if there:
+                yield f"Consumer {self.consumer!r} {what}"
         yield f"Receive needs the permissions {self._permissions()}"
 
     def _permissions(self) -> str:
@@ -392,8 +392,8 @@ class _Nats(Queue):
             await self._request(min(messages, room), 0, size)
         elif not self._arrived:
             await asyncio.sleep(min(seconds, _FULL_SECONDS))
-        # Who holds messages is to acknowledge them soon: that may be what the others wait for.
-        ends = self._loop.time() + (0 if self._held else seconds)
+        # What this one holds may be what is waited for: it is to be acknowledged first.
+        ends = self._loop.time() + (0 if room < messages and self._held > 0 else seconds)
         while not self._arrived and (left := ends - self._loop.time()) > 0:
             await self._request(1, min(left, _STEP_SECONDS))
             if self._arrived and messages > 1:

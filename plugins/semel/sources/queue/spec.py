@@ -272,11 +272,11 @@ class NatsSource(QueueSource):
         own = f"nats:{self.address}" if renamed else queue
         if last is None:
             return own
-        if last == UNKNOWN:
-            return segment if own == queue else None
+        if last == UNKNOWN and own == queue:
+            return segment
         if own in (last, _MADE.sub("", last)):
             return last
-        return own if self.address else None
+        return own if not self.message_id or (self.address and last != UNKNOWN) else None
 
     def describe(self) -> str:
         """Stream, consumer and servers."""
