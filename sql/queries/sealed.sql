@@ -78,10 +78,18 @@ WHERE b.replays IS NOT NULL
                   WHERE g.replays = b.replays AND g.generation > b.generation
                     AND k.ordinal = c.ordinal);
 
+-- name: address
+-- The address that the newest ids of messages begin with; NULL where an older semel made them.
+SELECT p.evidence ->> 'address' AS address
+FROM semel.source_partition AS p
+WHERE p.pipeline_id = :pipeline_id AND p.reached > 0
+ORDER BY p.source_partition_id DESC
+LIMIT 1;
+
 -- name: newest
 -- The newest partition of which something was read, also one that is gone, and whether any such one
 -- has one of some names or identities.
-SELECT p.name, p.evidence ->> 'content' AS content, p.evidence ->> 'address' AS address,
+SELECT p.name, p.evidence ->> 'content' AS content,
        EXISTS (SELECT FROM semel.source_partition AS q
                WHERE q.pipeline_id = :pipeline_id AND q.retired_at IS NULL
                  AND q.reached > 0

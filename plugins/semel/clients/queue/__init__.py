@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 Attributes = list[tuple[str, bytes]]
 """Names and values, as the publisher gave them; a value need not be text."""
@@ -62,7 +62,11 @@ class Queue(ABC):
 
     Errors of all methods: UnavailableError: the service is away, or too busy. TerminalError: there
     is no such queue, or no right to it; `next` or the message says what to do.
+
+    `rights`: the least that its user needs, as the service spells them.
     """
+
+    rights: ClassVar[str] = ""
 
     def __enter__(self) -> Self:
         return self

@@ -204,7 +204,7 @@ class _Nats(Queue):
         if refused or isinstance(error, errors.AuthorizationError):
             return TerminalError(
                 f"{self._where}: the user of the connection has no right to it ({said}). Give it "
-                f"the permissions {self._permissions()}"
+                f"these: {self.rights}"
             )
         if isinstance(error, ssl.SSLCertVerificationError):
             return TerminalError(
@@ -330,9 +330,7 @@ class _Nats(Queue):
         ]  # fmt: skip
 
     def _notes(self, config: dict[str, Any]) -> Iterator[str]:
-        """How the consumer differs from one that delivers all there is, as fast as it can; and the
-        rights that receive needs.
-        """
+        """How the consumer differs from one that delivers all there is, as fast as it can."""
         policy, pending = config.get("deliver_policy", "all"), self._bounds["pending"]
         only = config.get("filter_subjects") or [config.get("filter_subject", "")]
         idle_seconds = config.get("inactive_threshold", 0) / 1e9
@@ -349,16 +347,16 @@ class _Nats(Queue):
         ):  # fmt: skip
             if there:
                 yield f"Consumer {self.consumer!r} {what}"
-        yield f"Receive needs the permissions {self._permissions()}"
 
-    def _permissions(self) -> str:
-        """The least rights of a user, as a server's configuration has them."""
+    @property
+    def rights(self) -> str:
+        """As a server's configuration has them."""
         api, one = "$JS.API", f"{self.stream}.{self.consumer}"
         publish = [
             f"{api}.STREAM.INFO.{self.stream}", f"{api}.CONSUMER.INFO.{one}",
             f"{api}.CONSUMER.MSG.NEXT.{one}", f"$JS.ACK.{one}.>",
         ]  # fmt: skip
-        return f'{{publish: {json.dumps(publish)}, subscribe: ["_INBOX.>"]}}'
+        return f'permissions: {{publish: {json.dumps(publish)}, subscribe: ["_INBOX.>"]}}'
 
     async def _answered(self, client: "Client", work: Coroutine[Any, Any, T]) -> T:
         """What comes of it, or at once that the connection was lost, which the client tells nobody

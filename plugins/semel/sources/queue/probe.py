@@ -53,4 +53,6 @@ def of_service(context: Context, horizon: timedelta) -> str:
         told += f": about {count(about.waiting, 'message')} to be delivered"
     if kept is None:
         told += "; it does not say how long it keeps them: dedup.horizon must be a day longer"
+    if queue.rights:
+        told += f"; receive needs {queue.rights}"
     return ". ".join([told, *about.notes])

@@ -158,7 +158,7 @@ class Segments(SealedSource):
         """The same, each with the address that its ids get; of those that get none nothing is
         offered, and the refusals say why.
         """
-        newest = known.rows("sealed", "newest", names=[], identities=[]) if offers else []
+        newest = known.rows("sealed", "address") if offers else []
         last = (newest[0]["address"] or UNKNOWN) if newest else None
         found, refused = [], []
         for offer in offers:
