@@ -57,11 +57,12 @@ def _bare(
     total: int,
     pull: Callable[[int], Taken],
     acknowledge: Callable[[list[Any]], None],
+    group_max: int = GROUP_MESSAGES,
 ) -> None:
     """Groups one after the other: pulled, appended, synced, acknowledged."""
     with open(path, "wb", buffering=0) as file:
         while total:
-            most, group, size = min(GROUP_MESSAGES, total), [], 0
+            most, group, size = min(group_max, total), [], 0
             while len(group) < most and size < GROUP_BYTES:
                 more = pull(most - len(group))
                 group += more
@@ -97,10 +98,15 @@ class _Service:
 
 
 class _Nats(_Service):
-    """A stream of NATS."""
+    """A stream of NATS. `pending`: how many messages its consumer lets be held; None: all."""
+
+    def __init__(self, server: Any, pending: int | None) -> None:
+        super().__init__(server)
+        self.pending = pending
 
     def filled(self, values: list[bytes]) -> str:
-        name = self.server.stream(ack_wait=_DEADLINE_SECONDS, pending=2 * len(values))
+        pending = self.pending or 2 * len(values)
+        name = self.server.stream(ack_wait=_DEADLINE_SECONDS, pending=pending)
         self.server.publish(name, values)
         return name
 
@@ -124,7 +130,10 @@ class _Nats(_Service):
             await client.flush()
 
         with clock:
-            _bare(path, total, pull, lambda some: loop.run_until_complete(acknowledge(some)))
+            _bare(
+                path, total, pull, lambda some: loop.run_until_complete(acknowledge(some)),
+                min(GROUP_MESSAGES, self.pending or GROUP_MESSAGES),
+            )  # fmt: skip
         loop.run_until_complete(client.close())
         loop.close()
 
@@ -226,10 +235,23 @@ class _Pubsub(_Service):
 
 @contextmanager
 def _nats(folder: Path) -> Iterator[_Nats]:
+    with _nats_of(folder, None) as service:
+        yield service
+
+
+@contextmanager
+def _nats_default(folder: Path) -> Iterator[_Nats]:
+    """With the service's own max_ack_pending."""
+    with _nats_of(folder, 1_000) as service:
+        yield service
+
+
+@contextmanager
+def _nats_of(folder: Path, pending: int | None) -> Iterator[_Nats]:
     server = nats_server.Nats(folder)
     server.start()
     try:
-        yield _Nats(server)
+        yield _Nats(server, pending)
     finally:
         server.kill()
 
@@ -257,7 +279,10 @@ def _pubsub(folder: Path) -> Iterator[_Pubsub]:
         server.stop()
 
 
-_SERVICES = {"nats": _nats, "sqs": _sqs, "fifo": partial(_sqs, of=_Fifo), "pubsub": _pubsub}
+_SERVICES = {
+    "nats": _nats, "nats_default": _nats_default, "sqs": _sqs, "fifo": partial(_sqs, of=_Fifo),
+    "pubsub": _pubsub,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -70,6 +70,14 @@ JOIN semel.batch AS b USING (batch_id)
 WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
 ORDER BY p.name, p.generation DESC, root;
 
+-- name: address
+-- The address that the newest ids of messages begin with; NULL where an older semel made them.
+SELECT p.evidence ->> 'address' AS address
+FROM semel.source_partition AS p
+WHERE p.pipeline_id = :pipeline_id AND p.reached > 0
+ORDER BY p.source_partition_id DESC
+LIMIT 1;
+
 -- name: newest
 -- The newest partition of which something was read, also one that is gone, unless somebody accepted
 -- that; and whether any such one has one of some names or identities.

@@ -270,6 +270,12 @@ OF_SECONDS: dict[str, Removal] = {
     "the id has the queue's address": code(
         "sources.queue.records:_beside", "address, ids", new="'', ids"
     ),
+    "ids of a stream go by its name": code(
+        "sources.queue.spec:NatsSource.id_address", '_MADE.sub("", segment)', new="segment"
+    ),
+    "ids of an older semel go on": code(
+        "sources.queue.spec:NatsSource.id_address", "last == UNKNOWN", new="False"
+    ),
     "a segment stays for keep_spool":
         sql("collect.accounted", ":kept_seconds", "0 * :kept_seconds"),
     "a spool that has nothing of what was read is another one":

@@ -22,13 +22,25 @@ from semel.errors import TerminalError, UnavailableError
 
 ROOT = Path(__file__).parents[2]
 SIZE = 64 << 20
-BYTES_MAX = {"sqs": SQS_BYTES_MAX, "pubsub": PUBSUB_BYTES_MAX, "nats": 8 << 20}
-DEADLINES = {"sqs": 1, "pubsub": 10, "nats": 1}
+OF_NATS = ("nats", "nats by default", "nats restored")
+"""A consumer that holds much, one with the service's max_ack_pending, and one from a backup."""
+
+BYTES_MAX = {"sqs": SQS_BYTES_MAX, "pubsub": PUBSUB_BYTES_MAX, **dict.fromkeys(OF_NATS, 8 << 20)}
+DEADLINES = {"sqs": 1, "pubsub": 10, **dict.fromkeys(OF_NATS, 1)}
 """The shortest ones, in seconds; pstest takes none below Pub/Sub's own."""
 
 
-def _nats(server: Any) -> Any:
+def _nats(server: Any, kind: str = "nats") -> Any:
     """The server of NATS by the words of the others."""
+
+    def queue(deadline_seconds: int = 30) -> str:
+        pending = 1_000 if kind == "nats by default" else 20_000
+        stream = server.stream(ack_wait=deadline_seconds, pending=pending)
+        if kind == "nats restored":
+            backup = server.backup(stream)
+            server.delete(stream)
+            server.restore(backup)
+        return stream
 
     def opened(stream: str) -> Queue:
         return nats.opened(
@@ -39,8 +51,7 @@ def _nats(server: Any) -> Any:
         server.publish(stream, [(value, headers) for value in values])
 
     return SimpleNamespace(
-        queue=lambda deadline_seconds=30: server.stream(ack_wait=deadline_seconds),
-        send=send, opened=opened, delete=server.delete, kill=server.kill, pause=server.pause,
+        queue=queue, send=send, opened=opened, delete=server.delete, kill=server.kill, pause=server.pause,
     )  # fmt: skip
 
 
@@ -56,7 +67,10 @@ deadlines are of ten seconds.
 """
 
 
-@pytest.fixture(params=["nats", "sqs", *(pytest.param(m, marks=pytest.mark.proof) for m in MADE)])
+OTHERS = [pytest.param(made, marks=pytest.mark.proof) for made in (*MADE, *OF_NATS[1:])]
+
+
+@pytest.fixture(params=["nats", "sqs", *OTHERS])
 def made(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -82,7 +96,7 @@ class Making:
 @pytest.fixture
 def server(made: str, kind: str, request: pytest.FixtureRequest) -> Any:
     found = request.getfixturevalue(kind)
-    return _nats(found) if kind == "nats" else Making(found, MADE.get(made, {}))
+    return _nats(found, made) if kind == "nats" else Making(found, MADE.get(made, {}))
 
 
 @pytest.fixture

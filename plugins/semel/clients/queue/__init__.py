@@ -14,6 +14,9 @@ from typing import Any, ClassVar, Self
 Attributes = list[tuple[str, bytes]]
 """Names and values, as the publisher gave them; a value need not be text."""
 
+MALFORMED = ""
+"""The name of the only attribute of a message whose attributes cannot be parsed: their bytes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pulled:
@@ -21,7 +24,7 @@ class Pulled:
 
     `ids`: the service's, unique within the queue's address. `published`: microseconds since 1970 in
     UTC; None: unknown. `attempts`: the number of this delivery, from 1; 0: unknown. `handles`: what
-    this receiver acknowledges them by.
+    this receiver acknowledges them by. An ordering key that is no text has its bytes as surrogates.
     """
 
     ids: list[str] = field(default_factory=list)
@@ -52,19 +55,19 @@ class About:
     """What a service says of a queue.
 
     `address`: what message ids are unique within, without secrets: another queue, or one that was
-    made anew under the same name, has another address. `deadline_seconds`: how long a message may
+    made anew under the same name, has another address. `notes`: settings that make it slower than
+    it could be, or leave messages out, each a sentence. `deadline_seconds`: how long a message may
     be held before it is delivered again. `retention`: how long it keeps what nobody acknowledges;
     None: it does not say. `waiting`: messages that are not delivered yet, about; None: unknown.
-    `oldest_seconds`: how long the oldest of them has waited; None: unknown. `dead_letters`: None: it
-    delivers a message until somebody acknowledges it. `ordered`: it may hold messages back until
-    the ones before them are acknowledged.
+    `dead_letters`: None: it delivers a message until somebody acknowledges it. `ordered`: it may
+    hold messages back until the ones before them are acknowledged.
     """
 
     address: str
+    notes: tuple[str, ...] = ()
     deadline_seconds: float
     retention: timedelta | None = None
     waiting: int | None = None
-    oldest_seconds: float | None = None
     dead_letters: DeadLetters | None = None
     ordered: bool = False
 

@@ -64,8 +64,6 @@ def of_service(context: Context, horizon: timedelta) -> str:
     told = f"{about.address}"
     if about.waiting is not None:
         told += f": about {count(about.waiting, 'message')} to be delivered"
-    if about.oldest_seconds is not None:
-        told += f", the oldest waits for {about.oldest_seconds:,.0f} s"
     if kept is None:
         told += "; it does not say how long it keeps them: dedup.horizon must be a day longer"
     if letters:
@@ -79,4 +77,4 @@ def of_service(context: Context, horizon: timedelta) -> str:
         told += f"; {moved}" + ("; nobody can say how many it has" if dead is None else "")
     if queue.rights:
         told += f"; receive needs {queue.rights}"
-    return told
+    return ". ".join([told, *about.notes])

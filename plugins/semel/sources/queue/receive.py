@@ -36,6 +36,9 @@ GROUP_SECONDS = 0.2
 """A group ends at the first of these. Each costs a sync of the disk and a round trip to the queue;
 a service far away takes some 50 ms to answer, so a shorter wait would make each answer a group."""
 
+HELD_MESSAGES = 2 * GROUP_MESSAGES
+"""What a receiver holds at most."""
+
 ROOM_BYTES = 4 * GROUP_BYTES
 """What two groups need on the disk, with what Arrow and attributes add."""
 
@@ -107,11 +110,20 @@ def batch_of(pulled: Pulled) -> pa.RecordBatch:
         "message_id": pulled.ids,
         "published": pulled.published,
         "attributes": pa.ListArray.from_arrays(offsets, structs, type=of_list),
-        "ordering_key": pulled.ordering_keys,
+        "ordering_key": _texts(pulled.ordering_keys),
         "attempt": pulled.attempts,
         "value": pulled.values,
     }
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+
+def _texts(texts: list[str | None]) -> pa.Array:
+    """A column of texts. One that is none keeps its bytes, which its reader finds."""
+    try:
+        return pa.array(texts, pa.string())
+    except UnicodeEncodeError:
+        raw = [text if text is None else text.encode("utf-8", "surrogateescape") for text in texts]
+        return pa.array(raw, pa.binary()).view(pa.string())
 
 
 def receive(queue: Queue, path: Path, pipeline: str, bounds: Bounds, log: Log) -> Received:
@@ -180,6 +192,13 @@ class _Receiver:
     def run(self) -> Received:
         """Receive, as the bounds say."""
         self.about = self.queue.about()
+        before = self.spool.last_address()
+        if before not in (None, self.about.address):
+            self.log(
+                f"the queue is another one than at the last receive: {before} then, "
+                f"{self.about.address} now. Messages of the old one that were not received are "
+                "lost, unless the new one has them"
+            )
         self.began = self.told = time.monotonic()
         try:
             self._run()

@@ -28,9 +28,11 @@ from semel.sources import (
     Refusal,
     RefusedError,
     Window,
+    Word,
 )
 from semel.sources.queue import probe, records
 from semel.sources.queue.segment import read_foot, read_head, whole_messages
+from semel.sources.queue.spec import UNKNOWN
 from semel.sources.queue.spool import Spool
 from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal, unreadable
@@ -118,7 +120,8 @@ class Segments(SealedSource):
     def match(self, shown: Listing, known: Known, window: Window) -> Matched:
         """As in `Source`. A spool that has nothing of what has to be there is another one."""
         found = super().match(shown, known, window)
-        found = replace(found, offers=self._brought_back(found.offers, known))
+        offers, others = self._addressed(self._brought_back(found.offers, known), known)
+        found = replace(found, offers=offers, refused=[*found.refused, *others])
         # Also one of which nothing is taken now is missed when it is gone: it is the only copy.
         begun = [offer for offer in found.offers if offer.known is None]
         found = replace(found, begun=[*begun, *self._damaged(found, known)])
@@ -147,6 +150,30 @@ class Segments(SealedSource):
         return [
             replace(offer, known=offer.known or missed.get(offer.name)) for offer in offers
         ]
+
+    # Keeps Q4.
+    def _addressed(
+        self, offers: list[PartOffer], known: Known
+    ) -> tuple[list[PartOffer], list[Refusal]]:
+        """The same, each with the address that its ids get; of those that get none nothing is
+        offered, and the refusals say why.
+        """
+        newest = known.rows("sealed", "address") if offers else []
+        last = (newest[0]["address"] or UNKNOWN) if newest else None
+        found, refused = [], []
+        for offer in offers:
+            evidence = dict(offer.evidence)
+            address = segment = evidence.pop("address", None)
+            if offer.known and offer.known.reached:  # As the batch before took it.
+                address = offer.known.evidence.get("address")
+            elif segment:
+                address = self.context.declared.id_address(segment, last)
+                if address is None:
+                    refused.append(refusal(offer.part, "other stream", _another(segment, last)))
+                    offer = replace(offer, end=0, settled=False)
+            evidence |= {"address": address} if address else {}
+            found.append(replace(offer, evidence=evidence))
+        return found, refused
 
     def _damaged(self, found: Matched, known: Known) -> Iterator[PartOffer]:
         """The segments that are refused as damaged for the first time. Nothing of them is offered,
@@ -193,8 +220,20 @@ class Segments(SealedSource):
             why = f"its messages were received for pipeline {head.pipeline!r}; move it to {place}"
             refused = refusal(part, "foreign", why)
         return Looked(
-            part=part, length=part.length, key=foot.digest, rows=foot.messages, refused=refused
-        )
+            part=part, length=part.length, key=foot.digest, rows=foot.messages, refused=refused,
+            evidence={"address": head.address},
+        )  # fmt: skip
+
+    def accept(
+        self, shown: Listing, known: Known, name: str, *, same: bool, start: int, is_open: bool
+    ) -> Word | None:
+        word = super().accept(shown, known, name, same=same, start=start, is_open=is_open)
+        if word is not None:
+            (offer,), refused = self._addressed([word.offer], known)
+            if refused:
+                raise RefusedError(refused[0])
+            word = replace(word, offer=offer)
+        return word
 
     # Keeps Q3.
     def evidence(self, offer: PartOffer, end: int) -> Evidence:
@@ -243,9 +282,12 @@ class Segments(SealedSource):
         claim = split.claim
         part = claims.proven(self, claim, batch_id)
         digest.update(claim.evidence["content"].encode())
+        address = claim.evidence.get("address")
         try:
             with self._steady(part) as path:
-                yield from records.blocks(self.context, path, split.start, split.end, selection)
+                yield from records.blocks(
+                    self.context, path, split.start, split.end, address, selection
+                )
         except FileNotFoundError as error:
             raise claims.changed(self, claim, batch_id) from error
         except CorruptionError as error:
@@ -284,6 +326,15 @@ def _part(name: str, found: os.stat_result) -> Part:
         fingerprint=f"{stamp}:{found.st_ctime_ns}",
         length=found.st_size,
         when=None,
+    )
+
+
+def _another(segment: str, last: str) -> str:
+    before = last or "a stream that an older semel did not write down"
+    return (
+        f"it has messages of {segment}, and the last ones that were read are of {before}. Declare "
+        "source.address: the old stream's name, if this stream has its messages under their "
+        "numbers (a mirror, a backup); else the name of this one"
     )
 
 

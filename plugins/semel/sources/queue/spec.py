@@ -19,6 +19,15 @@ from semel.sources.messages import CONNECTION, Messages, Problem
 if TYPE_CHECKING:
     from semel.clients.queue import Queue
 
+_CREATED = "%Y%m%dT%H%M%S"
+"""What a segment's name begins with: when it was made."""
+
+UNKNOWN = ""
+"""The address of ids that a semel made which did not write it down."""
+
+_MADE = re.compile(r"@\d{4}-\d\d-\d\dT[\d:.]+Z$")
+"""When a stream was made, behind its address."""
+
 RECEIVERS_MAX = 32
 """Each is a task of Airflow's, and a process."""
 
@@ -93,6 +102,14 @@ class QueueSource(Messages):
     def drained(self) -> set[str]:
         """Its queue or subscription, whoever reaches it."""
         return {getattr(self, "queue", "") or getattr(self, "subscription", "")}
+
+    def id_address(self, segment: str, last: str | None) -> str | None:  # noqa: ARG002
+        """What the ids of a segment's messages begin with; None: its queue is not the pipeline's.
+
+        `segment`: the queue's address in it. `last`: that of the newest ids before; UNKNOWN: an
+        older semel did not write it down; None: there are no ids yet.
+        """
+        return segment
 
     def opened_queue(self) -> "Queue":
         """A connection to the queue. TerminalError: a package is not installed, or the connection
@@ -206,7 +223,7 @@ class QueueSource(Messages):
 class NatsSource(QueueSource):
     """A stream of NATS JetStream, by a durable pull consumer."""
 
-    aside: ClassVar[tuple[str, ...]] = (*QueueSource.aside, "connection", "servers")
+    aside: ClassVar[tuple[str, ...]] = (*QueueSource.aside, "connection", "servers", "address")
 
     type: Literal["nats"]
     """The kind of source."""
@@ -217,6 +234,9 @@ class NatsSource(QueueSource):
     """The stream."""
     consumer: str = Field(pattern=r"^[^\s.*>/\\]+$")
     """Its durable pull consumer, with explicit acknowledgements. It must be there."""
+    address: str | None = Field(default=None, pattern=r"^[^\s.*>/\\]+$")
+    """The name of a stream that ids begin with, where this one took its place with all numbers: a
+    mirror, a backup under another name. Or this one's, where another queue is read from now on."""
 
     @field_validator("servers", mode="before")
     @classmethod
@@ -226,10 +246,11 @@ class NatsSource(QueueSource):
     def opened_queue(self) -> "Queue":
         """By its client."""
         from semel.clients.queue import nats
+        from semel.sources.queue.receive import HELD_MESSAGES
 
         return nats.opened(
             connection=self.connection, servers=self.servers, stream=self.stream,
-            consumer=self.consumer,
+            consumer=self.consumer, hold=self.receivers * HELD_MESSAGES,
         )  # fmt: skip
 
     @property
@@ -237,6 +258,22 @@ class NatsSource(QueueSource):
         """Its consumer, on each server, or by the connection."""
         ways = self.servers.split(",") if self.servers else [f"connection {self.connection}"]
         return {f"the consumer {self.consumer} of {self.stream} on {way}" for way in ways}
+
+    # Keeps Q4.
+    def id_address(self, segment: str, last: str | None) -> str | None:
+        """By the stream's name: it is made at another time when a backup is restored. Ids that have
+        that time go on with theirs.
+        """
+        queue = _MADE.sub("", segment)
+        renamed = self.address and queue == f"nats:{self.stream}"
+        own = f"nats:{self.address}" if renamed else queue
+        if last is None:
+            return own
+        if last == UNKNOWN and own == queue:
+            return segment
+        if own in (last, _MADE.sub("", last)):
+            return last
+        return own if not self.message_id or (self.address and last != UNKNOWN) else None
 
     def describe(self) -> str:
         """Stream, consumer and servers."""

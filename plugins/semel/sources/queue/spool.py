@@ -16,7 +16,7 @@ from pathlib import Path
 from semel.declare.wording import count
 from semel.errors import CorruptionError, UnavailableError
 from semel.model.batch import Log
-from semel.sources.queue.segment import is_held, read_foot, recover, torn
+from semel.sources.queue.segment import is_held, read_foot, read_head, recover, torn
 from semel.storage import make_folder, sync_folder, write_new
 
 _REMOVED = "removed"
@@ -102,6 +102,12 @@ class Spool:
             found = (self.open / name for name in sorted(os.listdir(self.open)))
             return [path for path in found if path.suffix == ".part" and path.is_file()]
         return []
+
+    def last_address(self) -> str | None:
+        """The queue's address in the newest segment. None: there is no segment that can be read."""
+        with suppress(OSError, ValueError, CorruptionError):
+            return read_head(self.sealed / max(os.listdir(self.sealed))).address
+        return None
 
     def was_removed(self, content: str) -> bool:
         """Whether collect has removed the segment of a content."""

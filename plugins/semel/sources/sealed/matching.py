@@ -392,7 +392,8 @@ def offer_of(one: Judged) -> PartOffer:
         known=one.known,
         seen=looked.rows,
         ahead=looked.rows,
-        evidence={"head_hash": looked.key, "bytes": looked.length, "content": one.content},
+        evidence=looked.evidence
+        | {"head_hash": looked.key, "bytes": looked.length, "content": one.content},
         part=part,
         length=looked.length,
         content=one.content,

@@ -8,13 +8,13 @@ when something with its key turns up.
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
 from semel.declare.context import Context
 from semel.model.batch import Claim
-from semel.sources import Offer, Partition, Refusal, Shown
+from semel.sources import Evidence, Offer, Partition, Refusal, Shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Looked:
     """A part that was opened.
 
     `key`: equal for equal contents, "" where it cannot be told. `length`: its bytes. `unfinished`:
-    its end is still to come. `refused`: why its rows cannot be read.
+    its end is still to come. `refused`: why its rows cannot be read. `evidence`: of the kind's own.
     """
 
     part: Part
@@ -53,6 +53,7 @@ class Looked:
     rows: int = 0
     unfinished: bool = False
     refused: Refusal | None = None
+    evidence: Evidence = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
