@@ -59,7 +59,7 @@ def of(place: Parquet, schema: dict[str, str]) -> Spec:
     )
 
 
-# Attacks P25.
+# Attacks P28.
 def test_times_that_a_footer_puts_in_doubt(place: Parquet, ledger: Ledger) -> None:
     """Each is a dead letter, within nested values too; all others are read, also of such files."""
     day, time = DAY - timedelta(days=1), TIME - timedelta(milliseconds=1)
@@ -180,7 +180,7 @@ def test_the_files_of_sparks_tests_are_all_named(testdata: Path) -> None:
     assert {path.name.removesuffix(".parquet") for path in testdata.iterdir()} == {*of_spark()}
 
 
-# Attacks P23, P25.
+# Attacks P23, P28.
 @pytest.mark.proof
 @pytest.mark.parametrize("name", of_spark())
 def test_files_of_many_writers(
@@ -207,7 +207,7 @@ WRITERS = {
 OLD = [date(1, 1, 1), date(1001, 1, 1), date(1582, 10, 14), date(9999, 12, 31)]
 
 
-# Attacks P25.
+# Attacks P28.
 @pytest.mark.parametrize("writer", WRITERS)
 def test_old_days_of_writers_without_a_past(
     place: Parquet, ledger: Ledger, writer: str
@@ -222,7 +222,7 @@ def test_old_days_of_writers_without_a_past(
     assert ([row["d"] for row in found.rows], [row["t"] for row in found.rows]) == (OLD, times)
 
 
-# Attacks P25.
+# Attacks P28.
 @pytest.mark.proof
 @pytest.mark.parametrize("mode", ["LEGACY", "CORRECTED"])
 @pytest.mark.parametrize("kind", ["INT96", "TIMESTAMP_MICROS"])

@@ -251,7 +251,7 @@ def _is_encrypted(file: pq.ParquetFile, name: str) -> bool:
     return False
 
 
-# Keeps P25.
+# Keeps P28.
 def since(file: pq.ParquetFile) -> dict[str, int]:
     """From which day, and which moment, on a footer's writer numbers as others do, by unit; a unit
     that is not there has no such limit. The rule is Spark's; before 2.4.6 it wrote no version.

@@ -19,9 +19,6 @@ from semel.sources.messages import CONNECTION, Messages, Problem
 if TYPE_CHECKING:
     from semel.clients.queue import Queue
 
-_CREATED = "%Y%m%dT%H%M%S"
-"""What a segment's name begins with: when it was made."""
-
 UNKNOWN = ""
 """The address of ids that a semel made which did not write it down."""
 
