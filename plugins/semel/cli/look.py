@@ -2,6 +2,7 @@
 
 import os
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from semel.audit import Verdict
     from semel.pipeline.spec import Spec
     from semel.reports.code_versions import Made
-    from semel.reports.gaps import Gaps
+    from semel.reports.gaps import Gap, Gaps
 
 BATCHES_SHOWN = 50
 """Batches that `semel batches` lists unless told otherwise."""
@@ -219,7 +220,22 @@ def _takes(spec: "Spec", found: "Gaps") -> list[str]:
     unclaimed = any(gap.state is State.UNCLAIMED for gap in found.gaps)
     if unclaimed and spec.source.select == "arrival":
         lines.append(f"next: semel run {spec.name}")
+    if unclaimed and spec.source.select == "interval" and not spec.source.dated:
+        lines += _undated(spec, [gap for gap in found.gaps if gap.state is State.UNCLAIMED])
     return lines
+
+
+def _undated(spec: "Spec", unclaimed: "list[Gap]") -> list[str]:
+    """What takes records by their own times: an interval up to now takes them wherever they lie."""
+    from semel.pipeline.opening import open_source
+
+    source, now = open_source(spec), datetime.now(UTC)
+    times = [source.first_time(g.name, g.start, g.end) for g in unclaimed[:FILES_NAMED_MAX]]
+    first = min([now.timestamp(), *(time for time in times if time is not None)])
+    day, today = datetime.fromtimestamp(first, UTC).date(), now.date()
+    if day == today and spec.schedule:
+        return []
+    return [f"next: semel run {spec.name} --interval {day} {today + timedelta(days=1)}"]
 
 
 _LATE = (
