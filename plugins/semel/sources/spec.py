@@ -157,9 +157,9 @@ class Records(Model):
         """Namespaces and names by OpenLineage's rules. `claimed`: the parts that batches read."""
         return [("file", str(self.folder()))]
 
-    def reads(self, place: Place) -> bool:  # noqa: ARG002 - most kinds have no sink
-        """Whether what a sink writes to a place is read by it, as far as names tell."""
-        return False
+    @abstractmethod
+    def reads(self, place: Place) -> bool:
+        """Whether what a sink of any kind writes to a place is read by it, as far as names tell."""
 
     @property
     def beside(self) -> dict[str, str]:
