@@ -131,14 +131,14 @@ def test_one_clock_that_is_ahead(
 
 # Attacks KS5.
 def test_a_clock_that_stays_ahead(log: Log) -> None:
-    """Each third message is of a clock that is three hours ahead. Each hour's run takes what was
-    sent in its hour, also when times that are ahead have come.
+    """The first ten messages of each hour are of a clock that is three hours ahead. Each hour's run
+    takes what was sent in its hour, also when times that are ahead have come.
     """
     for hour in range(9):
-        minutes = (START + hour * HOUR + timedelta(minutes=n) for n in range(12))
-        log.send(*(when + 3 * HOUR * (n % 3 == 0) for n, when in enumerate(minutes)))
+        times = (START + hour * HOUR + timedelta(seconds=n) for n in range(20))
+        log.send(*(when + 3 * HOUR * (n < 10) for n, when in enumerate(times)))
         log.now = START + (hour + 1) * HOUR
-        assert log.run(log.now - HOUR, log.now) == [*range(12 * hour, 12 * hour + 12)]
+        assert log.run(log.now - HOUR, log.now) == [*range(20 * hour, 20 * hour + 20)]
 
 
 # Attacks KS5.
