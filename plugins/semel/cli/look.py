@@ -185,7 +185,10 @@ def gaps(pipeline: Pipeline, as_json: console.AsJson = False) -> None:
         for gap in found.gaps:
             holder = f" by batch {gap.batch_id} of {gap.request_key}" if gap.batch_id else ""
             silent = ", which gives no sign of life" if gap.silent else ""
-            print(f"{gap.state}{holder}{silent}: {gap.name!r} {unit} {gap.start} to {gap.end}")
+            passed = f"; {spec.source.passes_by}" if gap.passed_by else ""
+            print(
+                f"{gap.state}{holder}{silent}: {gap.name!r} {unit} {gap.start} to {gap.end}{passed}"
+            )
         for refusal in found.refusals:
             print(f"refused: {refusal.name!r}: {refusal.reason}: {refusal.detail}")
         for loss in found.losses:
@@ -217,7 +220,7 @@ def _takes(spec: "Spec", found: "Gaps") -> list[str]:
     ]
     late = takes(spec.name, spec.schedule, {gap.day for gap in found.gaps if gap.day})
     lines += [_LATE, *late] if late and spec.schedule else late
-    unclaimed = any(gap.state is State.UNCLAIMED for gap in found.gaps)
+    unclaimed = any(gap.state is State.UNCLAIMED and not gap.passed_by for gap in found.gaps)
     if unclaimed and spec.source.select == "arrival":
         lines.append(f"next: semel run {spec.name}")
     if unclaimed and spec.source.select == "interval" and not spec.source.dated:

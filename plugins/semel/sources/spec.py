@@ -70,6 +70,7 @@ class Records(Model):
     dated: ClassVar[bool] = True
     streams: ClassVar[bool] = False
     expires: ClassVar[str] = ""
+    passes_by: ClassVar[str] = ""
     own_folder: ClassVar[bool] = False
     page: ClassVar[str]
     receives: ClassVar[bool] = False

@@ -25,6 +25,10 @@ class ObjectsSource(Formatted):
     part: ClassVar[str] = "object"
     complete: ClassVar[str] = "record"
     awaited: ClassVar[str] = "an object that can be read"
+    passes_by: ClassVar[str] = (
+        "its key is before keys that were read, and with source.ordered: true no run goes back to "
+        "it. Declare ordered: false for one run, which reads it"
+    )
     expires: ClassVar[str] = "somebody, or a rule of the store, has deleted what was read"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
     aside: ClassVar[tuple[str, ...]] = (*Formatted.aside, "connection", "ordered")
