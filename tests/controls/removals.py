@@ -805,6 +805,16 @@ OF_MINUTES: dict[str, Removal] = {
     "no offset for a time is no end where records are left":
         gives("sources.kafka.edges:_check_told"),
     "an interval has its offsets alone": gives("sources.kafka.matching:find_edges"),
+    "a message that is ahead ends no interval":
+        code("sources.kafka.edges:_Log.edges", "votes=VOTES, now=now", new="votes=1"),
+    "what earlier intervals took ends none again": code(
+        "sources.kafka.edges:find_edges",
+        "max(until[place], at, before.get(place, 0))", new="max(until[place], at)",
+    ),
+    "an interval begins at its own records": code(
+        "sources.kafka.edges:find_edges",
+        "if start.ms >= milliseconds(window[1])", new="if False",
+    ),
     "the mark of a transaction has no time":
         code("sources.kafka.edges:_Log.not_older", "if head.ms < since", new="if False"),
     "a search begins behind earlier intervals alone":

@@ -12,8 +12,8 @@ import pytest
 import xxhash
 
 from fixtures.batches.account import ids, run, settled
-from fixtures.batches.workbench import events
-from fixtures.kafka.broker import COMPACTED, Record
+from fixtures.batches.workbench import Workbench, events
+from fixtures.kafka.broker import COMPACTED, Kafka, Record
 from fixtures.kafka.topics import Topic, messages_of
 from semel.archive import layout
 from semel.audit import Verdict, audit
@@ -179,6 +179,31 @@ def test_a_value_is_one_record(topic: Topic, ledger: Ledger, kind: str) -> None:
     name, other = next(iter(found.rows[0])), b"\xaa" if kind == "bytes" else "z"
     values = pa.array([*columns[:-1], other])
     assert lied(spec, "data", lambda rows: column(rows, name, values)).keys() == {"output"}
+
+
+NOW_US = 1_764_237_600_000_000
+"""A time of 2025 in microseconds, and a topic's timestamps are milliseconds."""
+
+# That of year 1, and that before it; that of year 9999, and that behind it; then other units.
+STAMPS = [
+    0, 1, 253_402_300_799_999, 253_402_300_800_000, NOW_US, NOW_US * 1_000, (1 << 63) - 1,
+]  # fmt: skip
+
+
+def test_a_timestamp_that_no_calendar_has(bench: Workbench, kafka: Kafka, ledger: Ledger) -> None:
+    """A message whose timestamp counts microseconds, nanoseconds or anything else beyond the years
+    1 to 9999 is a dead letter with its position; the others are rows. The audit finds the same.
+    """
+    topic = Topic(bench, kafka, config={"message.timestamp.after.max.ms": str((1 << 63) - 1)})
+    values = [b'{"id":"%d"}' % at for at in range(len(STAMPS))]
+    topic.put(Record(value=v, timestamp_ms=s) for v, s in zip(values, STAMPS, strict=True))
+    spec = topic.spec(source={"schema": {"id": "string", "at": "timestamp"}, "timestamp": "at"})
+    assert run(ledger, spec, "r1").finalized.counts.records_read == len(STAMPS)
+    found = settled(spec)
+    assert [row["id"] for row in found.rows] == ["0", "1", "2"]
+    assert [(offset, reason, raw) for _, offset, reason, raw in found.letters] == [
+        (at, "type_mismatch", values[at]) for at in range(3, len(STAMPS))
+    ]
 
 
 def test_columns_beside_the_value(topic: Topic, ledger: Ledger) -> None:

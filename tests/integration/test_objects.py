@@ -24,6 +24,7 @@ from fixtures.contract.sources import Objects, parquet_of
 from fixtures.objects.s3 import CONNECTION, PASSWORD, S3
 from fixtures.postgres.server import free_port
 from semel.audit import audit
+from semel.cli import main
 from semel.clients import objects as client
 from semel.errors import ChangedError, SemelError, SourceError, TerminalError, UnavailableError
 from semel.ledger import Ledger
@@ -334,6 +335,27 @@ def test_an_ordered_listing_begins_where_something_is_left(
     place.put("2026-01-00.jsonl", lines(0, 10))
     assert plan(ledger, spec, "r7").batch is None
     assert [gap.name for gap in gaps(ledger, spec).gaps] == ["2026-01-00.jsonl"]
+
+
+def test_a_key_that_an_ordered_listing_passed_by(
+    place: Objects, ledger: Ledger, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """gaps says that no run reads it, and what does: it prints no run that would take nothing."""
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+    place.put("2026-01-02.jsonl", lines(0, 10))
+    spec = place.spec(source={"ordered": True})
+    run(ledger, spec, "r1")
+    place.put("2026-01-01.jsonl", lines(10, 20))
+    assert run(ledger, spec, "r2").plan.batch is None and main(["gaps", spec.name]) == 1
+    said = capsys.readouterr().out
+    assert "'2026-01-01.jsonl' bytes" in said and "Declare ordered: false for one run" in said
+    assert "next: semel run" not in said
+    place.put("2026-01-03.jsonl", lines(20, 30))
+    assert main(["gaps", spec.name]) == 1 and "next: semel run" in capsys.readouterr().out
+    spec = place.spec()
+    run(ledger, spec, "r3")
+    assert settled(spec).ids == ids(0, 30)
 
 
 # Attacks OB4.

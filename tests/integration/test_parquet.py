@@ -130,7 +130,14 @@ def test_a_type_that_holds_each_value_is_taken(
 
 REFUSED = {
     "missing": ("bigint", {"w": [1]}, "column 'v' is not in the file"),
-    "case": ("bigint", {"V": [1]}, "column 'v' is not in the file"),
+    "case": (
+        "bigint", {"V": [1]},
+        "column 'v' is not in the file, which has 'V': names are compared letter by letter",
+    ),
+    "case in a struct": (
+        "struct<fee: bigint>", {"v": pa.array([{"Fee": 1}])},
+        "'v'.fee is not in the file, which has 'Fee'",
+    ),
     "wide": ("int", {"v": pa.array([1], pa.int64())}, "column 'v' is int64"),
     "unsigned": ("bigint", {"v": pa.array([1], pa.uint64())}, "column 'v' is uint64"),
     "rounded": ("float", {"v": pa.array([1], pa.int64())}, "column 'v' is int64"),

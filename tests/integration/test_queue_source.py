@@ -29,6 +29,7 @@ from semel.audit import audit
 from semel.catalog.bloom import Filter
 from semel.catalog.ids import hash_ids
 from semel.cli import main
+from semel.clients.queue import Pulled
 from semel.collect import collect
 from semel.errors import ChangedError, SemelError, SourceError, SpecError, TerminalError
 from semel.ledger import Ledger
@@ -39,6 +40,7 @@ from semel.repair.exact import exact
 from semel.repair.losses import accept_loss
 from semel.reports.gaps import State, gaps
 from semel.runs.run import run_batch
+from semel.sources.queue.receive import batch_of
 from semel.sources.queue.segment import Part
 from semel.sources.queue.spec import Until
 from semel.sources.queue.spool import Spool as OpenSpool
@@ -111,6 +113,30 @@ def test_what_is_no_record_is_a_dead_letter(spool: Spool, ledger: Ledger) -> Non
     assert found.ids == ids(0, 1)
     assert [raw for *_, raw in found.letters] == [*bad, good[1]]
     assert [at for _, at, *_ in found.letters] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_time_of_publishing_that_no_calendar_has(spool: Spool, ledger: Ledger) -> None:
+    """A service that counts nanoseconds where it is to count milliseconds loses no message: one is
+    received, and set aside with its position. The audit finds the same.
+    """
+    year_9999 = 253_402_300_799_999_999
+    times = [0, None, -62_135_596_800_000_000, year_9999, -1 << 70, year_9999 + 1, 1 << 70]
+    pulled = Pulled()
+    for at, (value, when) in enumerate(zip(values(0, 7), times, strict=True)):
+        pulled.ids.append(str(at))
+        pulled.published.append(when)
+        pulled.attributes.append([])
+        pulled.ordering_keys.append(None)
+        pulled.attempts.append(1)
+        pulled.values.append(value)
+    spool.add([batch_of(pulled)])
+    spec = declared(spool)
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert found.ids == ids(0, 4)
+    assert [(at, reason) for _, at, reason, _ in found.letters] == [
+        (at, "type_mismatch") for at in (4, 5, 6)
+    ]
 
 
 def test_line_breaks_within_a_value(spool: Spool, ledger: Ledger) -> None:

@@ -326,6 +326,17 @@ def test_open_quote_at_the_end():
         assert len(rows) == 1 and bad.offset == 5
 
 
+def test_a_header_with_a_name_that_is_near() -> None:
+    """It is told, and how it is read; but no field of what may be a record."""
+    schema = pa.schema({"id": pa.string(), "fee": pa.int64()})
+    for header, near in ((b"id,Fee\n", "Fee"), (b"id,fees\n", "fees")):
+        with pytest.raises(SourceError, match=f"'fee' is not in it, which has '{near}'.*Declare"):
+            read_header(io.BytesIO(header), Csv(), schema)
+    with pytest.raises(SourceError) as told:
+        read_header(io.BytesIO(b"id,Fee\n"), Csv(), schema, samples=False)
+    assert "Fee" not in str(told.value)
+
+
 def test_header_gives_the_order():
     """Columns follow the header's order, the table the schema's; the header is no record."""
     data = b'\xef\xbb\xbf"s",t,i\r\na,2020-01-01T02:00:00+02:00,1\r\n'

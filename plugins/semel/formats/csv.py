@@ -89,9 +89,12 @@ def read_header(
         raise SourceError(f"{name}: the first line is empty, and no CSV header; remove that line")
     if sorted(names) != sorted(schema.names):
         there = names if samples else f"{len(names)} columns"
+        lacking = (one for one in schema.names if samples and one not in names)
+        likes = (f". {one!r} is not in it{like}" for one in lacking
+                 if (like := words.near(one, names)))
         raise SourceError(
             f"{name}: the CSV header names {there}, the schema {schema.names}; "
-            "correct the file, or the pipeline's schema"
+            f"correct the file, or the pipeline's schema{next(likes, '')}"
         )
     return names, end
 

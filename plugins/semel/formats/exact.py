@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as at
 
 from semel.declare.ddl import ColumnType
+from semel.formats.words import near
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 """The digits of a whole number of so many bits."""
@@ -73,7 +74,8 @@ def _struct(found: pa.StructType, kind: ColumnType) -> str | None:
     for name, inner in kind.fields:
         places = found.get_all_field_indices(name)
         if len(places) != 1:
-            return f".{name} is {'twice or more' if places else 'not'} in the file"
+            like = "" if places else near(name, (field.name for field in found))
+            return f".{name} is {'twice or more' if places else 'not'} in the file{like}"
         if why := misfit(found.field(places[0]).type, inner, within=True):
             return f".{name}{why}"
     return None

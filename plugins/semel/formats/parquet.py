@@ -195,7 +195,8 @@ def misfits(
         places = there.get_all_field_indices(name)
         if len(places) != 1:
             count = "twice or more" if places else "not"
-            found.append(f"column {name!r} is {count} in the file")
+            like = "" if places else words.near(name, there.names)
+            found.append(f"column {name!r} is {count} in the file{like}")
         elif why := misfit(there.field(places[0]).type, kind):
             found.append(f"column {name!r}{why}")
         elif signed and _is_encrypted(file, name):

@@ -404,6 +404,12 @@ class Source(ABC):
         """
         return None
 
+    def first_time(self, name: str, start: int, end: int) -> float | None:  # noqa: ARG002
+        """The earliest time, in seconds since 1970, of the first records in a range of a part that
+        has no time of its own. None: it is not known. Errors: as of `match`.
+        """
+        return None
+
     def put_away(self, known: Partition) -> bool:  # noqa: ARG002 - most kinds stay
         """Move or remove a part of which all is finalized, if it is as it was read and cannot grow.
         Returns whether it was. SourceError: it cannot be. Called if the declaration asks for it.

@@ -165,6 +165,21 @@ def texts_of(name: str, values: Sequence[bytes | None]) -> tuple[pa.Array, dict[
     return pa.array(texts, pa.string()), bad
 
 
+def times_of(
+    name: str, values: Sequence[int | None], per_second: int
+) -> tuple[pa.Array, dict[int, str]]:
+    """A column of times, nulls where there is none; and which values are of no year 1 to 9999."""
+    low, high = -62_135_596_800 * per_second, 253_402_300_800 * per_second
+    known = [value if value is not None and low <= value < high else None for value in values]
+    bad = {
+        at: f"{name} is of no year from 1 to 9999"
+        for at, (value, time) in enumerate(zip(values, known, strict=True))
+        if value != time
+    }
+    unit = {1_000: "ms", 1_000_000: "us"}[per_second]
+    return pa.array(known, pa.int64()).cast(pa.timestamp(unit)), bad
+
+
 def split_fields(text: str, csv: Csv, *, glued: bool = False) -> list[tuple[str, bool]]:
     """The fields of one CSV record, each with whether it was quoted. ValueError: it has none.
 

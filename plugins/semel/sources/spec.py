@@ -80,6 +80,7 @@ class Records(Model):
     dated: ClassVar[bool] = True
     streams: ClassVar[bool] = False
     expires: ClassVar[str] = ""
+    passes_by: ClassVar[str] = ""
     own_folder: ClassVar[bool] = False
     page: ClassVar[str]
     receives: ClassVar[bool] = False
@@ -172,9 +173,9 @@ class Records(Model):
         """What it takes records out of, so that no other pipeline gets them: a name a way."""
         return set()
 
-    def reads(self, place: Place) -> bool:  # noqa: ARG002 - most kinds have no sink
-        """Whether what a sink writes to a place is read by it, as far as names tell."""
-        return False
+    @abstractmethod
+    def reads(self, place: Place) -> bool:
+        """Whether what a sink of any kind writes to a place is read by it, as far as names tell."""
 
     @property
     def beside(self) -> dict[str, str]:

@@ -196,14 +196,16 @@ def _time(declared: Any, path: str, mtime_ns: int) -> datetime | Refusal | None:
     rule, zone = declared.interval_from, ZoneInfo(declared.interval_zone)
     if rule is None:
         return None
-    if rule == "mtime":
-        return datetime.fromtimestamp(mtime_ns / 1e9, tz=UTC)
     try:
+        if rule == "mtime":
+            return datetime.fromtimestamp(mtime_ns / 1e9, tz=UTC)
         found = datetime.strptime(os.path.basename(path), rule)
         return found.replace(tzinfo=zone).astimezone(UTC)
-    except (ValueError, OverflowError):
-        why = f"its name does not follow {rule!r}, so it has no interval"
-        return refusal(path, "interval", why)
+    except (ValueError, OverflowError, OSError):
+        why = f"its name does not follow {rule!r}"
+        if rule == "mtime":
+            why = f"its mtime is {mtime_ns // 10**9} s after 1970, in no year from 1 to 9999"
+        return refusal(path, "interval", f"{why}, so it has no interval")
 
 
 def identity(device: int, inode: int) -> str:

@@ -19,7 +19,16 @@ from semel.errors import CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.sources.messages import ALL
 from semel.sources.queue.spec import QueueSource
-from semel.sources.reread import Auditor, GoneError, Lines, Messages, bad_csv, in_order, texts_of
+from semel.sources.reread import (
+    Auditor,
+    GoneError,
+    Lines,
+    Messages,
+    bad_csv,
+    in_order,
+    texts_of,
+    times_of,
+)
 
 _HEADER = struct.Struct("<4sIQQ")
 """Before each body: what it is, how many messages, how many bytes, a checksum."""
@@ -123,7 +132,7 @@ def _lines(
 def _beside(
     rows: pa.Table, address: str, source: QueueSource
 ) -> tuple[pa.StructArray | None, dict[int, str]]:
-    """The columns that are not of the value; and the messages whose text there is none."""
+    """The columns that are not of the value; and the messages with one that does not fit."""
     columns: dict[str, pa.Array] = {}
     bad: dict[int, str] = {}
     texts: dict[str, list[bytes | None]] = {}
@@ -150,7 +159,8 @@ def _beside(
         bad |= more
     if source.published:
         times = rows.column("published").combine_chunks().cast(pa.int64())
-        columns[source.published] = times.cast(pa.timestamp("us"))
+        columns[source.published], more = times_of(source.published, times.to_pylist(), 1_000_000)
+        bad |= more
     if not columns:
         return None, bad
     return pa.StructArray.from_arrays(list(columns.values()), list(columns)), bad

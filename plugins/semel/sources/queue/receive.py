@@ -59,6 +59,10 @@ PROGRESS_SECONDS = 10
 """How often it is said how far it has come."""
 
 
+_MOMENT_MAX = (1 << 62) - 1
+"""Microseconds that a segment can hold, and that are in no year: stage sets such a message aside."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
     """When a receive ends, at the first of these. Of each None: never.
@@ -108,7 +112,7 @@ def batch_of(pulled: Pulled) -> pa.RecordBatch:
     )
     columns = {
         "message_id": pulled.ids,
-        "published": pulled.published,
+        "published": [at and max(-_MOMENT_MAX, min(at, _MOMENT_MAX)) for at in pulled.published],
         "attributes": pa.ListArray.from_arrays(offsets, structs, type=of_list),
         "ordering_key": _texts(pulled.ordering_keys),
         "attempt": pulled.attempts,

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from semel import settings
 from semel.declare.parts import Duration, Model, OnRefused, Select, Size, Text, path_problem
-from semel.declare.place import reached
+from semel.declare.place import Place, reached
 from semel.model.batch import Log
 from semel.sources import Received
 from semel.sources.messages import CONNECTION, Messages, Problem
@@ -134,6 +134,10 @@ class QueueSource(Messages):
     def spool_of(self, pipeline: str) -> Path:
         """The spool of a pipeline. TerminalError: it lies outside the data roots."""
         return self.folder() / pipeline
+
+    def reads(self, place: Place) -> bool:  # noqa: ARG002
+        """No sink writes to a queue."""
+        return False
 
     @property
     def puts_away(self) -> bool:
