@@ -109,6 +109,7 @@ def test_a_topic_that_was_made_again(
     """
     if spool != "new":
         line.spool.sealed.mkdir(parents=True)
+    line.spec = line.spec.model_copy(update={"record_id": ("mid",)})
     line.publish(0, 5)
     first = line.spec.source.opened_queue()
     monkeypatch.setattr(first, "acknowledge", lambda h: first.hand_back(h) or len(h))
