@@ -60,7 +60,7 @@ source:
   type: nats
   servers: nats://127.0.0.1:4222
   stream: s
-  consumer: c
+  consumer: {name}
   spool: spool
   receivers: {receivers}
   value: json
