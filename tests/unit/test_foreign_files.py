@@ -62,7 +62,7 @@ def test_a_file_that_is_no_text_of_lines(
 @pytest.mark.parametrize(
     "text",
     [b"PAR1,n\n1,2\n", b"[a],n\n1,2\n", b"id,n\r\n1,2\r\n", b"id,n\r", b'id,"n\r', b"\0" * 70 + b"\n",
-     b"id" * 3_000 + b",n\r\n1,2\r\n"],
+     b"id" * 3_000 + b",n\r\n1,2\r\n", b"\xff\xfe\n1,2\n"],
 )  # fmt: skip
 def test_text_that_only_looks_like_it(bench: Workbench, text: bytes) -> None:
     """No file is refused for its first letters, nor one whose first line is still written."""

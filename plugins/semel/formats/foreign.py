@@ -12,9 +12,8 @@ _STARTS = {
     b"\x28\xb5\x2f\xfd": "zstd; unpack it: `zstd -d`",
     b"PAR1\x15": "a Parquet file, which has a schema of its own; declare format: parquet",
     b"PK\x03\x04": "a zip archive or an Excel workbook; unpack it, or save it as CSV",
-    b"\xff\xfe": "UTF-16; convert it: `iconv -f UTF-16 -t UTF-8`",
-    b"\xfe\xff": "UTF-16; convert it: `iconv -f UTF-16 -t UTF-8`",
 }
+_UTF16 = b"\xff\xfe", b"\xfe\xff"
 _JSON_ARRAY = re.compile(rb"\s*\[\s*([{\[\]]|$)")
 
 
@@ -23,6 +22,9 @@ def foreign(head: bytes) -> str | None:
     for start, why in _STARTS.items():
         if head.startswith(start):
             return why
+    # A line end of UTF-16 has a NUL byte: without one these bytes are a bad line.
+    if head.startswith(_UTF16) and b"\0" in head:
+        return "UTF-16; convert it: `iconv -f UTF-16 -t UTF-8`"
     first = head[:_UTF16_BYTES]
     if len(first) > 1 and any(first):
         for kind, nulls in (("UTF-16LE", first[1::2]), ("UTF-16BE", first[::2])):
