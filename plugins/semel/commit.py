@@ -220,10 +220,10 @@ def _decide(
             next=ANEW,
         )
     # Keeps C15.
-    if replaced := row(connection, "commit", "replaced", batch_id=batch.batch_id):
+    if attempt_now["replaced"] is not None:
         raise TerminalError(
-            f"batch {batch.batch_id} has claimed other content of {replaced['name']!r} than its "
-            "source partition has now. Nothing was committed. Plan its records again",
+            f"batch {batch.batch_id} has claimed other content of {attempt_now['replaced']!r} than "
+            "its source partition has now. Nothing was committed. Plan its records again",
             next=ANEW,
         )
     # Keeps C5.

@@ -13,24 +13,20 @@ WHERE p.pipeline_id = :pipeline_id;
 SELECT status FROM semel.batch WHERE batch_id = :batch_id FOR NO KEY UPDATE;
 
 -- name: lock_attempt
--- Keeps C5.
--- And the first of its buckets that was forgotten since it began. Under the pipeline's lock none is
--- forgotten now.
-SELECT a.status, lower(a.buckets * (p.forgotten - a.forgotten)) AS forgotten
+-- Keeps C5, C15.
+-- And the first of its buckets that was forgotten since it began; and a name of which its batch has
+-- claimed other content than the partition has. Under the pipeline's lock neither changes now.
+SELECT a.status, lower(a.buckets * (p.forgotten - a.forgotten)) AS forgotten,
+       (SELECT s.name
+        FROM semel.claim AS c
+        JOIN semel.source_partition AS s USING (source_partition_id)
+        WHERE c.batch_id = a.batch_id AND c.evidence ->> 'content' <> s.evidence ->> 'content'
+        LIMIT 1) AS replaced
 FROM semel.attempt AS a
 JOIN semel.batch AS b USING (batch_id)
 JOIN semel.pipeline AS p USING (pipeline_id)
 WHERE a.attempt_id = :attempt_id
 FOR NO KEY UPDATE OF a;
-
--- name: replaced
--- Keeps C15.
--- A name of which a batch has claimed other content than its partition has.
-SELECT p.name
-FROM semel.claim AS c
-JOIN semel.source_partition AS p USING (source_partition_id)
-WHERE c.batch_id = :batch_id AND c.evidence ->> 'content' <> p.evidence ->> 'content'
-LIMIT 1;
 
 -- name: since
 -- The batches that took a place behind a given one, the newest first.

@@ -453,8 +453,7 @@ OF_SECONDS: dict[str, Removal] = {
     "content that is claimed stays its partition's":
         sql("partitions.update", "OR NOT EXISTS", "OR true OR NOT EXISTS"),
     "a claim commits with its partition's content": code(
-        "commit:_decide", 'row(connection, "commit", "replaced", batch_id=batch.batch_id)',
-        new="None",
+        "commit:_decide", 'attempt_now["replaced"] is not None'
     ),
     "a replay of what was replaced again is planned anew": code(
         "runs.replay:outdated", "batch.replays and renewed(ledger, spec, batch.batch_id)"
