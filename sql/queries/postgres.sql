@@ -218,10 +218,20 @@ ORDER BY window_start DESC LIMIT {count};
 SELECT * FROM {view} ORDER BY window_start, _semel_level;
 
 -- name: note_windows
+-- {edges}: starts of slices, in seconds since 1970, without gaps around those at {places} (from 1 on).
 -- In one order, so that two batches that note the same ones wait for each other and no more.
+WITH edge AS (
+    SELECT to_timestamp(seconds) AS at, place
+    FROM unnest(CAST({edges} AS bigint[])) WITH ORDINALITY AS e (seconds, place)
+)
 INSERT INTO {windows} (slice, window_start, window_end)
-SELECT * FROM unnest(CAST({slice} AS timestamptz[]), CAST({window_start} AS timestamptz[]),
-                     CAST({window_end} AS timestamptz[])) AS w ORDER BY 2, 1
+SELECT s.at, first.at, until.at
+FROM unnest(CAST({places} AS bigint[])) AS slice (place)
+JOIN edge AS s USING (place)
+CROSS JOIN generate_series(0, {count} - 1) AS n
+JOIN edge AS first ON first.place = s.place - n
+JOIN edge AS until ON until.place = first.place + {count}
+ORDER BY 2, 1
 ON CONFLICT DO NOTHING;
 
 -- name: note_complete

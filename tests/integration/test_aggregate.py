@@ -2,12 +2,13 @@
 
 import json
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import duckdb
 import psycopg
@@ -115,6 +116,38 @@ def merged(spec: Spec, warehouse: Warehouse | None = None) -> dict:
         assert key not in found
         found[key] = row["events"], row["spent"], in_utc(row["first"]), row["users"]
     return found
+
+
+# Attacks AG7.
+@pytest.mark.pairs
+@pytest.mark.parametrize("size", ["1 day", "1 week"])
+@pytest.mark.parametrize("zone", ["America/New_York", "America/Sao_Paulo", "Asia/Tokyo", "UTC"])
+@pytest.mark.parametrize("kind", ["files", "postgres"])
+def test_a_date_is_a_day_by_the_clock_of_its_window(
+    bench: Workbench, ledger: Ledger, table: Warehouse, kind: str, zone: str, size: str
+) -> None:
+    """Each date counts in the window that begins at its own midnight; the audit finds it apart."""
+    changes = {"window": {"size": size, "zone": zone}}
+    if kind == "postgres":
+        changes["sink"] = TABLE
+    spec = counting(
+        bench, source={"schema": {"id": "string", "n": "bigint", "day": "date"}}, record_time="day",
+        aggregate={"columns": {"events": "count()"}}, **changes,
+    )  # fmt: skip
+    first = date(2013, 10, 7)  # A Monday; Sao Paulo skips a midnight twelve days later.
+    days = [first + timedelta(days=n % 28) for n in range(100)]
+    rows = [{"id": f"e{n}", "n": n, "day": str(day)} for n, day in enumerate(days)]
+    bench.write("in/d.jsonl", rows)
+    run(ledger, spec, "r1")
+    if kind == "files":
+        found = reader.windows(spec.sink_path()).select(["window_start", "events"]).to_pylist()
+        found = [(in_utc(row["window_start"]), row["events"]) for row in found]
+    else:
+        found = table.run(f"SELECT window_start, events FROM {spec.sink.table}")
+    shown = {in_utc(start).astimezone(ZoneInfo(zone)).date(): events for start, events in found}
+    weeks = size == "1 week"
+    assert shown == Counter(day - timedelta(days=day.weekday() * weeks) for day in days)
+    proven(spec)
 
 
 # Attacks AG5, AG6.
@@ -409,6 +442,7 @@ def test_columns_of_transforms_are_checked(
     [
         ({"window": None}, "window: is missing"),
         ({"record_time": None}, "record_time: is missing"),
+        ({"source": {"schema": {**SCHEMA, "at": "date"}}}, "window.size: is shorter than a day"),
         ({"by": ["region"]}, "'region' is not a column"),
         ({"columns": {"x": "sum(user)"}}, "user is string"),
         ({"columns": {"x": "sum(gone)"}}, "'gone' is not a column"),

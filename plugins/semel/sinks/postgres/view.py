@@ -8,6 +8,7 @@ what is complete of a table, and grows in the transaction of a batch's rows.
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,7 +19,7 @@ from psycopg.types.range import Range
 from semel.clients.sql import query
 from semel.declare.aggregate import END, START
 from semel.errors import TerminalError
-from semel.formats.merged import SLICE, merge_query, windows_of
+from semel.formats.merged import SLICE, merge_query
 from semel.model.windows import UTC_TIME
 from semel.sinks import Won
 from semel.sinks.postgres.link import Connection, filled, is_there
@@ -29,6 +30,9 @@ _COLUMNS = {
     "complete": ["table_name", "covered", "delay"],
 }
 """Of the two tables beside the view."""
+
+_SECOND = 1_000_000
+"""Microseconds: each slice begins at a whole second."""
 
 _COMMENT = "The windows of a pipeline of semel, merged from its partial rows."
 
@@ -99,13 +103,19 @@ def note(connection: Connection, target: PostgresTarget, won: Won) -> None:
     names = {"windows": target.windows, "complete": _complete(target)}
     starts = [pq.read_table(file.staged_path, columns=[START])[START] for file in won.files]
     slices = pc.unique(pa.chunked_array([c for s in starts for c in s.chunks], UTC_TIME))
-    found = windows_of(target.counting.windows, slices.to_pylist()).to_pylist()
-    values = {name: [row[name] for row in found] for name in (SLICE, START, END)}
-    connection.execute(filled("note_windows", **names, **values))
+    _note_windows(connection, target, np.sort(slices.cast(pa.int64()).to_numpy()))
     covered = [Range(*ends, "[)") for ends in won.complete]
     delay = target.counting.windows.delay.total_seconds()
     values = {"table": target.names[1], "covered": Multirange(covered), "delay": delay}
     connection.execute(filled("note_complete", **names, **values))
+
+
+def _note_windows(connection: Connection, target: PostgresTarget, slices: np.ndarray) -> None:
+    """Say which windows slices are part of. `slices`: their starts in microseconds, ascending."""
+    edges, places = target.counting.windows.of(slices)
+    values = {"edges": (edges // _SECOND).tolist(), "places": (places + 1).tolist()}
+    names = {"windows": target.windows, "count": target.counting.windows.count}
+    connection.execute(filled("note_windows", **names, **values))
 
 
 def _complete(target: PostgresTarget) -> sql.Identifier:
