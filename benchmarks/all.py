@@ -45,6 +45,7 @@ _KEYS = (
     "ratio_kafka_avro_id",
     "kafka_sink_ratio_rows",
     "ratio_receive_nats",
+    "ratio_receive_nats_default",
     "ratio_receive_sqs",
     "ratio_receive_pubsub",
     "receive_pubsub_per_s",

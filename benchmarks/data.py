@@ -101,6 +101,14 @@ def landed_parquet(shape: Shape, path: Path) -> Path:
     return path
 
 
+def landed_csv(shape: Shape, path: Path) -> Path:
+    """The records of a shape as CSV with a header, each text in quotes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame = pl.read_ndjson(made(shape), schema_overrides={"ts": pl.String})
+    frame.select(list(SCHEMA)).write_csv(path, quote_style="non_numeric")
+    return path
+
+
 def ids_of(numbers: np.ndarray, *, ordered: bool = False) -> pl.Series:
     """The ids of some records: 20 characters each."""
     mixed = _mixed(numbers)

@@ -86,7 +86,7 @@ class Place:
 
     def spec(self, name: str, *, path: str | None = None, **declared: Any) -> pipeline.Spec:
         """A pipeline that reads data/<path> (data/<name>/*.jsonl) and writes data/out/<name>."""
-        form = "parquet" if path and path.endswith(".parquet") else "jsonl"
+        form = Path(path).suffix[1:] if path else "jsonl"
         source = {"type": "files", "path": path or f"{name}/*.jsonl", "format": form}
         whole = {
             "name": name,

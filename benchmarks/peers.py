@@ -43,8 +43,8 @@ def own_session(spark: SparkSession) -> SparkSession:
 
 def pass_through(spark: SparkSession, source: Path, target: Path) -> None:
     """Reads and writes, and promises nothing."""
-    form = "parquet" if source.suffix == ".parquet" else "json"
-    spark.read.schema(DDL).load(str(source), format=form).write.parquet(str(target))
+    form = source.suffix[1:].removesuffix("l")
+    spark.read.schema(DDL).load(str(source), format=form, header=True).write.parquet(str(target))
 
 
 def transformed(spark: SparkSession, source: Path, target: Path) -> None:

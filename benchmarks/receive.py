@@ -5,6 +5,7 @@
 
 The servers are those of the tests, on this machine's own cores: NATS JetStream, ElasticMQ for SQS
 and pstest for Pub/Sub, both of which keep messages in memory; one that is not at hand is left out.
+`fifo` is a FIFO queue of SQS with one message group, and a tenth of the messages.
 A bare client pulls by the same calls, in groups of the same bounds as semel: it appends the values
 of a group to a file, syncs it, and acknowledges. `official`: the same by the class that Google's
 client is made for. Each run has a queue of its own, filled before the clock begins. pstest goes
@@ -18,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -55,11 +57,12 @@ def _bare(
     total: int,
     pull: Callable[[int], Taken],
     acknowledge: Callable[[list[Any]], None],
+    group_max: int = GROUP_MESSAGES,
 ) -> None:
     """Groups one after the other: pulled, appended, synced, acknowledged."""
     with open(path, "wb", buffering=0) as file:
         while total:
-            most, group, size = min(GROUP_MESSAGES, total), [], 0
+            most, group, size = min(group_max, total), [], 0
             while len(group) < most and size < GROUP_BYTES:
                 more = pull(most - len(group))
                 group += more
@@ -75,7 +78,9 @@ def _cut(some: list[Any], size: int) -> list[list[Any]]:
 
 
 class _Service:
-    """A server of the tests."""
+    """A server of the tests. `share`: it gets one of so many messages, as it is slower."""
+
+    share = 1
 
     def __init__(self, server: Any) -> None:
         self.server = server
@@ -93,10 +98,15 @@ class _Service:
 
 
 class _Nats(_Service):
-    """A stream of NATS."""
+    """A stream of NATS. `pending`: how many messages its consumer lets be held; None: all."""
+
+    def __init__(self, server: Any, pending: int | None) -> None:
+        super().__init__(server)
+        self.pending = pending
 
     def filled(self, values: list[bytes]) -> str:
-        name = self.server.stream(ack_wait=_DEADLINE_SECONDS, pending=2 * len(values))
+        pending = self.pending or 2 * len(values)
+        name = self.server.stream(ack_wait=_DEADLINE_SECONDS, pending=pending)
         self.server.publish(name, values)
         return name
 
@@ -120,7 +130,10 @@ class _Nats(_Service):
             await client.flush()
 
         with clock:
-            _bare(path, total, pull, lambda some: loop.run_until_complete(acknowledge(some)))
+            _bare(
+                path, total, pull, lambda some: loop.run_until_complete(acknowledge(some)),
+                min(GROUP_MESSAGES, self.pending or GROUP_MESSAGES),
+            )  # fmt: skip
         loop.run_until_complete(client.close())
         loop.close()
 
@@ -151,6 +164,31 @@ class _Sqs(_Service):
                 lambda _: sum(threads.map(receive, range(THREADS)), []),
                 lambda handles: list(threads.map(delete, _cut(handles, 10))),
             )  # fmt: skip
+
+
+class _Fifo(_Sqs):
+    """A FIFO queue whose messages are of one group: it gives the next ten once ten are deleted."""
+
+    share = 10
+
+    def filled(self, values: list[bytes]) -> str:
+        name = self.server.queue(_DEADLINE_SECONDS, fifo=True)
+        self.server.send(name, values, group="one")
+        return name
+
+    def bare(self, queue: str, total: int, path: Path, clock: Clock) -> None:
+        client = self.server.client
+        with clock, open(path, "wb", buffering=0) as file:
+            while total:
+                some = client.receive_message(QueueUrl=queue, MaxNumberOfMessages=10)["Messages"]
+                file.write("".join(one["Body"] for one in some).encode())
+                os.fdatasync(file.fileno())
+                entries = [
+                    {"Id": str(n), "ReceiptHandle": one["ReceiptHandle"]}
+                    for n, one in enumerate(some)
+                ]
+                client.delete_message_batch(QueueUrl=queue, Entries=entries)
+                total -= len(some)
 
 
 class _Pubsub(_Service):
@@ -197,22 +235,35 @@ class _Pubsub(_Service):
 
 @contextmanager
 def _nats(folder: Path) -> Iterator[_Nats]:
+    with _nats_of(folder, None) as service:
+        yield service
+
+
+@contextmanager
+def _nats_default(folder: Path) -> Iterator[_Nats]:
+    """With the service's own max_ack_pending."""
+    with _nats_of(folder, 1_000) as service:
+        yield service
+
+
+@contextmanager
+def _nats_of(folder: Path, pending: int | None) -> Iterator[_Nats]:
     server = nats_server.Nats(folder)
     server.start()
     try:
-        yield _Nats(server)
+        yield _Nats(server, pending)
     finally:
         server.kill()
 
 
 @contextmanager
-def _sqs(folder: Path) -> Iterator[_Sqs]:
+def _sqs(folder: Path, of: type[_Sqs] = _Sqs) -> Iterator[_Sqs]:
     with skipping():
         jars = maven.fetched(sqs_server.POM, KEPT, "ElasticMQ")
     server = sqs_server.ElasticMq(folder, jars, durable=False)
     server.start()
     try:
-        yield _Sqs(server)
+        yield of(server)
     finally:
         server.stop()
 
@@ -228,7 +279,10 @@ def _pubsub(folder: Path) -> Iterator[_Pubsub]:
         server.stop()
 
 
-_SERVICES = {"nats": _nats, "sqs": _sqs, "pubsub": _pubsub}
+_SERVICES = {
+    "nats": _nats, "nats_default": _nats_default, "sqs": _sqs, "fifo": partial(_sqs, of=_Fifo),
+    "pubsub": _pubsub,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -241,23 +295,26 @@ def main() -> None:
         folder = Path(tempfile.mkdtemp(prefix="semel-bench-"))
         try:
             with _SERVICES[name](folder) as service:
-                found = _measured(name, service, folder, options)
+                records = max(1, options.records // service.share)
+                found = _measured(name, service, folder, records, options.runs)
         except pytest.skip.Exception as skipped:
             tell(f"{name} is left out: {skipped}")
             continue
         finally:
             shutil.rmtree(folder)
         headline[f"ratio_receive_{name}"] = ratio(found, "semel")
-        headline[f"receive_{name}_per_s"] = round(options.records / medians(found)["semel"])
-        title = f"{name}: {options.records:,} messages of {_VALUE_BYTES:,} bytes"
+        headline[f"receive_{name}_per_s"] = round(records / medians(found)["semel"])
+        title = f"{name}: {records:,} messages of {_VALUE_BYTES:,} bytes"
         tables.append(table(title, found, _NAMES))
     report = {"title": "B14: receiving from a queue", "headline": headline, "tables": tables,
               "plots": []}  # fmt: skip
     harness.save("receive", options, report)
 
 
-def _measured(name: str, service: Any, folder: Path, options: Any) -> dict[str, list[float]]:
-    values = [b"%0*d" % (_VALUE_BYTES, number) for number in range(options.records)]
+def _measured(
+    name: str, service: Any, folder: Path, records: int, runs: int
+) -> dict[str, list[float]]:
+    values = [b"%0*d" % (_VALUE_BYTES, number) for number in range(records)]
     places = map(str, count())
 
     def side(take: Callable[[str, Path, Clock], int]) -> harness.Side:
@@ -289,7 +346,7 @@ def _measured(name: str, service: Any, folder: Path, options: Any) -> dict[str, 
     if hasattr(service, "official"):
         sides["official"] = bare(service.official)
     tell(name)
-    return in_turn(sides, options.runs, both_ways=True)
+    return in_turn(sides, runs, both_ways=True)
 
 
 if __name__ == "__main__":

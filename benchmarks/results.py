@@ -40,6 +40,7 @@ _TARGETS = {
     "ratio_kafka_id": "0.8 or less",
     "kafka_sink_ratio_rows": "1.2 or less",
     "ratio_receive_nats": "1.2 or less",
+    "ratio_receive_nats_default": "1.2 or less",
     "ratio_receive_sqs": "1.2 or less",
     "ratio_receive_pubsub": "1.2 or less",
     "receive_pubsub_per_s": "15,000 or more",

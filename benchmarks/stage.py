@@ -4,12 +4,13 @@
     python benchmarks/stage.py --no-slow-peers      # without dropDuplicates, streaming, row per id
     python benchmarks/stage.py --cluster --no-slow-peers --no-variants
     python benchmarks/stage.py --source parquet     # of the same records in a file of Parquet
+    python benchmarks/stage.py --source csv         # or of CSV, each text in quotes
     python benchmarks/stage.py --smallest
 
 The pass-through is `spark.read.schema(...).json(...).write.parquet(...)`: it reads and writes, and
 promises nothing. semel's figure is the whole of plan, stage, commit and finalize. Structured
 Streaming reads the same records in eight files, one a batch, beside eight batches of semel. Of
-Parquet the pass-through reads Parquet too, and the figure is that of stage alone as well.
+Parquet and CSV the pass-through reads these too, and the figure is that of stage alone as well.
 """
 
 import os
@@ -25,7 +26,7 @@ from pyspark.sql import SparkSession
 
 import harness
 import peers
-from data import Shape, landed, landed_parquet
+from data import Shape, landed, landed_csv, landed_parquet
 from harness import TRANSFORM, Clock, Place, Side, check, in_turn, medians, ratio, table
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
@@ -60,7 +61,7 @@ def main() -> None:
     parser.add_argument("--no-slow-peers", action="store_true")
     parser.add_argument("--no-variants", action="store_true", help="only one share of repeats")
     parser.add_argument("--cluster", action="store_true", help="a standalone Spark, two workers")
-    parser.add_argument("--source", choices=("jsonl", "parquet"), default="jsonl")
+    parser.add_argument("--source", choices=("jsonl", "parquet", "csv"), default="jsonl")
     options = harness.parsed(parser, records=4_000, batches=2)
     master = harness.CLUSTER if options.cluster else harness.LOCAL
     with (
@@ -69,12 +70,12 @@ def main() -> None:
         Ledger(place.dsn) as ledger,
     ):
         bench = _Bench(place, spark, ledger)
-        of_parquet = options.source == "parquet"
-        report = bench.measure_parquet(options) if of_parquet else bench.measure(options)
+        other = options.source != "jsonl"
+        report = bench.measure_other(options) if other else bench.measure(options)
     if options.cluster:
         report["title"] += ", on a standalone cluster of two workers"
         report["headline"] = {f"{key}_cluster": x for key, x in report["headline"].items()}
-    parts = ["parquet"] * of_parquet + ["cluster"] * options.cluster
+    parts = [options.source] * other + ["cluster"] * options.cluster
     harness.save("stage", options, report, part="-".join(parts))
 
 
@@ -122,24 +123,26 @@ class _Bench:
         title = "B1: a batch beside Spark's pass-through"
         return {"title": title, "headline": headline, "tables": tables, "plots": plots}
 
-    def measure_parquet(self, options: Namespace) -> dict[str, Any]:
-        """One batch of a file of Parquet, as harness.save takes it."""
-        shape = Shape(records=options.records, repeats=options.repeats)
-        source = landed_parquet(shape, self._fresh("in") / "records.parquet")
+    def measure_other(self, options: Namespace) -> dict[str, Any]:
+        """One batch of a file of Parquet or CSV, as harness.save takes it."""
+        shape, form = Shape(records=options.records, repeats=options.repeats), options.source
+        landed_other = landed_parquet if form == "parquet" else landed_csv
+        source = landed_other(shape, self._fresh("in") / f"records.{form}")
         harness.tell(f"{source.stat().st_size / shape.records:.0f} bytes a record")
         names = "pass_through", "id", "position"
         found = in_turn({name: self._side(name, shape, source) for name in names}, options.runs)
         stages = {"pass_through": found["pass_through"], **self.stage_seconds}
         headline = {
-            "ratio_id_parquet": ratio(found, "id"),
-            "ratio_position_parquet": ratio(found, "position"),
-            "ratio_stage_id_parquet": ratio(stages, "id"),
-            "ratio_stage_position_parquet": ratio(stages, "position"),
+            f"ratio_id_{form}": ratio(found, "id"),
+            f"ratio_position_{form}": ratio(found, "position"),
+            f"ratio_stage_id_{form}": ratio(stages, "id"),
+            f"ratio_stage_position_{form}": ratio(stages, "position"),
         }
-        title = f"One batch of {options.records:,} records in a file of Parquet"
+        named = {"parquet": "Parquet", "csv": "CSV"}[form]
+        title = f"One batch of {options.records:,} records in a file of {named}"
         tables = [table(title, found, _NAMES), table("stage alone", stages, _NAMES)]
-        plots = [_bars(f"Seconds for {options.records:,} records of Parquet", found)]
-        title = "B1: a batch of Parquet beside Spark's pass-through"
+        plots = [_bars(f"Seconds for {options.records:,} records of {named}", found)]
+        title = f"B1: a batch of {named} beside Spark's pass-through"
         return {"title": title, "headline": headline, "plots": plots,
                 "tables": [*tables, self._verb_table()]}  # fmt: skip
 

@@ -219,6 +219,13 @@ def _decide(
             f"({guarantee}): its records are to be planned again",
             next=ANEW,
         )
+    # Keeps C15.
+    if replaced := row(connection, "commit", "replaced", batch_id=batch.batch_id):
+        raise TerminalError(
+            f"batch {batch.batch_id} has claimed other content of {replaced['name']!r} than its "
+            "source partition has now. Nothing was committed. Plan its records again",
+            next=ANEW,
+        )
     # Keeps C5.
     if attempt_now["forgotten"] is not None:
         return f"the ids of its bucket {attempt_now['forgotten']} were forgotten since it began"

@@ -23,6 +23,15 @@ JOIN semel.pipeline AS p USING (pipeline_id)
 WHERE a.attempt_id = :attempt_id
 FOR NO KEY UPDATE OF a;
 
+-- name: replaced
+-- Keeps C15.
+-- A name of which a batch has claimed other content than its partition has.
+SELECT p.name
+FROM semel.claim AS c
+JOIN semel.source_partition AS p USING (source_partition_id)
+WHERE c.batch_id = :batch_id AND c.evidence ->> 'content' <> p.evidence ->> 'content'
+LIMIT 1;
+
 -- name: since
 -- The batches that took a place behind a given one, the newest first.
 SELECT batch_id, request_key

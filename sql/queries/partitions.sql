@@ -134,15 +134,20 @@ UPDATE semel.source_partition SET retired_at = clock_timestamp()
 WHERE source_partition_id = ANY(CAST(:partitions AS bigint[])) AND retired_at IS NULL;
 
 -- name: update
+-- Keeps P25.
 -- What was renamed keeps its partition, what came back opens it again, and what is claimed now moves
--- the end of what was read.
+-- the end of what was read. No row where a claim stands on other content.
 UPDATE semel.source_partition AS p
 SET name = f.name, identity = f.identity, fingerprint = f.fingerprint, settled = f.settled,
     reached = f.reached, seen = f.seen, evidence = f.evidence, closed_at = NULL, accounted = false
 FROM jsonb_to_recordset(CAST(:partitions AS jsonb))
          AS f (source_partition_id bigint, name text, identity text, fingerprint text,
                settled boolean, reached bigint, seen bigint, evidence jsonb)
-WHERE p.source_partition_id = f.source_partition_id;
+WHERE p.source_partition_id = f.source_partition_id
+  AND (p.evidence ->> 'content' IS NOT DISTINCT FROM f.evidence ->> 'content'
+       OR NOT EXISTS (SELECT FROM semel.claim AS c
+                      WHERE c.source_partition_id = p.source_partition_id
+                        AND c.evidence ->> 'content' IS DISTINCT FROM f.evidence ->> 'content'));
 
 -- name: insert
 -- Each is the next generation of its name.

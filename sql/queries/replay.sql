@@ -85,20 +85,22 @@ FROM f
 JOIN made USING (name);
 
 -- name: readers
--- Batches that are no replays and that read some parts, or whose replays do.
+-- Batches that are no replays and that read some parts, or whose replays do; last those that have not
+-- committed, which will have read what was there before.
 SELECT DISTINCT r.commit_seq, r.batch_id AS root
 FROM semel.source_partition AS p
 JOIN semel.claim AS c USING (source_partition_id)
 JOIN semel.batch AS b USING (batch_id)
 JOIN semel.batch AS r ON r.batch_id = COALESCE(b.replays, b.batch_id)
 WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
-  AND r.status IN ('committed', 'finalized')
-ORDER BY r.commit_seq;
+  AND r.status <> 'abandoned'
+ORDER BY r.commit_seq, root;
 
 -- name: apart
 -- Of some batches, each with names of parts that have other output now, those whose records cannot be
 -- judged as a whole again, and why: it is an `admission`, or one has judged some of them; an `other`
--- batch reads a part of such a name; or one was accepted as new rows, which no batch has taken yet.
+-- batch, except `orphans`, reads a part of such a name; or one was accepted as new rows, which no
+-- batch has taken yet.
 SELECT * FROM (
     SELECT s.root,
            (SELECT min(b.batch_id) FROM semel.batch AS b
@@ -110,7 +112,8 @@ SELECT * FROM (
                    AND COALESCE(b.replays, b.batch_id, 0) <> s.root) AS offered
     FROM unnest(CAST(:roots AS bigint[]), CAST(:names AS text[])) AS s (root, name)
     JOIN semel.source_partition AS p ON p.pipeline_id = :pipeline_id AND p.name = s.name
-    LEFT JOIN semel.claim AS c USING (source_partition_id)
+    LEFT JOIN semel.claim AS c ON c.source_partition_id = p.source_partition_id
+                              AND NOT c.batch_id = ANY(CAST(:orphans AS bigint[]))
     LEFT JOIN semel.batch AS b USING (batch_id)
     GROUP BY s.root) AS why
 WHERE admission IS NOT NULL OR other IS NOT NULL OR offered;

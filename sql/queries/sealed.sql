@@ -33,7 +33,9 @@ WITH p AS (
       AND q.retired_at IS NULL AND q.closed_at IS NOT NULL AND NOT q.accounted
 )
 SELECT p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p.settled, p.reached,
-       p.seen, p.evidence, p.closed_at IS NOT NULL AS closed, p.retired_at IS NOT NULL AS retired
+       p.seen, p.evidence, p.closed_at IS NOT NULL AS closed, p.retired_at IS NOT NULL AS retired,
+       (SELECT min(lower(l.span)) FROM semel.loss AS l
+        WHERE l.source_partition_id = p.source_partition_id AND l.reason = 'gone') AS lost
 FROM p
 WHERE p.evidence ->> 'content' = ANY(CAST(:contents AS text[]))
 ORDER BY p.closed_at IS NULL, p.source_partition_id;
@@ -48,39 +50,37 @@ WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
   AND p.closed_at IS NOT NULL
 ORDER BY p.name, p.generation DESC;
 
--- name: committed
--- Of some names, the newest partition that a batch which has committed claimed something of, and the
--- batch that it is, or that it replays. What accept put aside counts, too: it was read.
-SELECT DISTINCT ON (p.name)
-       p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p.settled, p.reached,
-       p.seen, p.evidence, p.closed_at IS NOT NULL AS closed,
-       COALESCE(b.replays, b.batch_id) AS root
+-- name: readers
+-- Each claim on a partition of some names, the newest generation first: its content, its batch, the
+-- batch that this one is or replays, and whether it is the newest replay that claims this part. What
+-- accept put aside counts, too: it was read.
+SELECT p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p.settled, p.reached,
+       p.seen, p.evidence, p.closed_at IS NOT NULL AS closed, c.evidence ->> 'content' AS content,
+       b.batch_id, b.request_key, COALESCE(b.replays, b.batch_id) AS root,
+       b.status <> 'planned' AS committed,
+       b.seen_at < clock_timestamp() - make_interval(secs => :silent_seconds) AS silent,
+       b.replays IS NOT NULL AND NOT EXISTS (
+           SELECT FROM semel.batch AS g
+           JOIN semel.claim AS k USING (batch_id)
+           WHERE g.replays = b.replays AND g.generation > b.generation
+             AND k.ordinal = c.ordinal) AS newest_replay
 FROM semel.source_partition AS p
 JOIN semel.claim AS c USING (source_partition_id)
 JOIN semel.batch AS b USING (batch_id)
 WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
-  AND b.status IN ('committed', 'finalized')
 ORDER BY p.name, p.generation DESC, root;
 
--- name: replayed
--- The partitions of some names and contents that the newest replay of their batch has claimed, and
--- whether that one has committed.
-SELECT p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p.settled, p.reached,
-       p.seen, p.evidence, p.closed_at IS NOT NULL AS closed, b.status <> 'planned' AS committed
-FROM unnest(CAST(:names AS text[]), CAST(:contents AS text[])) AS s (name, content)
-JOIN semel.source_partition AS p
-    ON p.pipeline_id = :pipeline_id AND p.name = s.name AND p.evidence ->> 'content' = s.content
-JOIN semel.claim AS c USING (source_partition_id)
-JOIN semel.batch AS b USING (batch_id)
-WHERE b.replays IS NOT NULL
-  AND NOT EXISTS (SELECT FROM semel.batch AS g
-                  JOIN semel.claim AS k USING (batch_id)
-                  WHERE g.replays = b.replays AND g.generation > b.generation
-                    AND k.ordinal = c.ordinal);
+-- name: address
+-- The address that the newest ids of messages begin with; NULL where an older semel made them.
+SELECT p.evidence ->> 'address' AS address
+FROM semel.source_partition AS p
+WHERE p.pipeline_id = :pipeline_id AND p.reached > 0
+ORDER BY p.source_partition_id DESC
+LIMIT 1;
 
 -- name: newest
--- The newest partition of which something was read, also one that is gone, and whether any such one
--- has one of some names or identities.
+-- The newest partition of which something was read, also one that is gone, unless somebody accepted
+-- that; and whether any such one has one of some names or identities.
 SELECT p.name, p.evidence ->> 'content' AS content,
        EXISTS (SELECT FROM semel.source_partition AS q
                WHERE q.pipeline_id = :pipeline_id AND q.retired_at IS NULL
@@ -90,5 +90,7 @@ SELECT p.name, p.evidence ->> 'content' AS content,
 FROM semel.source_partition AS p
 WHERE p.pipeline_id = :pipeline_id AND p.retired_at IS NULL
   AND p.reached > 0
+  AND NOT EXISTS (SELECT FROM semel.loss AS l
+                  WHERE l.source_partition_id = p.source_partition_id AND l.reason = 'gone')
 ORDER BY p.source_partition_id DESC
 LIMIT 1;

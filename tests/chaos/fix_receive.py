@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,8 +119,8 @@ class SqsLine(Spooled):
 
     IDLE_SECONDS = 5.0
 
-    def __init__(self, bench: Workbench, sqs: ElasticMq, hold: int) -> None:
-        self.sqs, self.queue = sqs, sqs.queue(hold)
+    def __init__(self, bench: Workbench, sqs: ElasticMq, hold: int, **made: Any) -> None:
+        self.sqs, self.queue = sqs, sqs.queue(hold, **made)
         super().__init__(bench, type="sqs", queue=self.queue, connection="aws_tests")
 
     def send(self, values: list[bytes]) -> None:
@@ -130,8 +131,7 @@ class SqsLine(Spooled):
         self.sqs.client.set_queue_attributes(QueueUrl=self.queue, Attributes=changed)
 
     def empty(self) -> bool:
-        asked = self.sqs.client.get_queue_attributes(QueueUrl=self.queue, AttributeNames=["All"])
-        told = asked["Attributes"]
+        told = self.sqs.about(self.queue)
         names = "ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"
         return not any(int(told[name]) for name in names)
 
@@ -143,8 +143,8 @@ class PubsubLine(Spooled):
 
     IDLE_SECONDS = 13.0
 
-    def __init__(self, bench: Workbench, pubsub: PsTest, hold: int) -> None:
-        self.pubsub, self.subscription = pubsub, pubsub.queue(hold)
+    def __init__(self, bench: Workbench, pubsub: PsTest, hold: int, **made: Any) -> None:
+        self.pubsub, self.subscription = pubsub, pubsub.queue(hold, **made)
         self._drained = False
         super().__init__(bench, type="pubsub", subscription=self.subscription)
 
@@ -187,6 +187,7 @@ class Heard(Queue):
         self._queue.hand_back(handles)
 
     def about(self):  # noqa: ANN201
+        self._queue.timed = self.timed
         return self._queue.about()
 
     def extend(self, handles: Sequence[str]) -> None:

@@ -11,9 +11,13 @@ from fixtures.batches.replays import falls_silent, replayed
 from fixtures.batches.workbench import Workbench
 from fixtures.contract.sources import Upstream
 from semel import failpoints
+from semel.commit import commit
 from semel.failpoints import FaultError
+from semel.finalize import finalize
 from semel.ledger import Ledger
+from semel.plan import plan
 from semel.runs import downstream, replay
+from semel.stage import stage
 from tiers import SEED
 
 VERBS = ("plan", "replay", "stage", "commit", "finalize", "sink", "storage")
@@ -55,15 +59,37 @@ class Chain:
             self.dying(lambda spec=spec: run(self.ledger, spec, f"r{number}", engine=Keeping(None)))
         self.roots = replay.roots(self.ledger, self.specs[0], batches=(1, 10**6))
 
+    def begins_staged(self) -> None:
+        """The upstream is replayed while its first batch is staged below; another run plans; then
+        the staged batch commits, and what it has read follows.
+        """
+        a = self.specs[1]
+        self.up.files.append(90, 100)
+        root = run(self.ledger, self.specs[0], "s0", engine=Keeping(None)).plan.batch.batch_id
+        number = plan(self.ledger, a, "s0").batch.batch_id
+
+        def staged() -> None:
+            stage(self.ledger, a, number, Keeping(None), log=quiet)
+
+        staged()
+        again(self.up, self.random.choice([90, 93, 100]), root, "s")
+        run(self.ledger, a, "s1", engine=Keeping(None))
+        self.dying(lambda: commit(self.ledger, a, number, staged, log=quiet))
+        self.dying(lambda: finalize(self.ledger, a, number))
+        self.dying(lambda: self.follows(root))
+
+    def follows(self, root: int) -> None:
+        links = downstream.look(self.ledger, self.specs[0], {root: False})
+        downstream.refuse(self.specs[0], links, alone="")
+        list(downstream.run(self.ledger, links, Keeping(None), quiet, request=None, command=""))
+
     def is_replayed(self, key: str) -> None:
         """One batch of the upstream, and what follows it, by the same request each time."""
         root, below = self.random.choice(self.roots), self.random.choice([None, 0, 4, 14, 25, 33])
 
         def act() -> None:
             again(self.up, below, root, key)
-            links = downstream.look(self.ledger, self.specs[0], {root: False})
-            downstream.refuse(self.specs[0], links, alone="")
-            list(downstream.run(self.ledger, links, Keeping(None), quiet, request=None, command=""))
+            self.follows(root)
 
         self.dying(act)
 
@@ -82,10 +108,13 @@ class Chain:
     "turn", [0, *(pytest.param(turn, marks=pytest.mark.proof) for turn in range(1, 25))]
 )
 def test_the_end_is_that_of_a_rebuild(bench: Workbench, ledger: Ledger, turn: int) -> None:
-    """Runs and replays that travel die at random points, in random order. It takes some 10 s: no
-    cheaper test has a replay of three pipelines whose parts are in all states.
+    """Runs and replays that travel die at random points, in random order. Half of the histories
+    begin with a staged batch. It takes some 10 s: no cheaper test has a replay of three pipelines
+    whose parts are in all states.
     """
     chain = Chain(bench, ledger, SEED + turn)
+    if turn % 2 == 0:
+        chain.begins_staged()
     chain.goes_on(0)
     for number in range(1, 4):
         chain.goes_on(number)

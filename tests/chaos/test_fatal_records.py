@@ -16,6 +16,7 @@ from semel.formats import jsonfaults, records
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.plan.abandon import abandon
+from semel.stage import fatal
 
 # What dies here is pyarrow, of a number that semel keeps from it; without that it would see it.
 UNGUARDED = """
@@ -54,6 +55,12 @@ def run(
 @pytest.fixture
 def prices(bench: Workbench) -> Spec:
     return bench.spec("events", source={"schema": {"id": "string", "n": "decimal(18,2)"}})
+
+
+def test_the_search_says_nothing_of_itself(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its process writes to the task's log: a warning of Python's there frightens who reads it."""
+    assert fatal.search(None, [], 1) == []
+    assert capfd.readouterr().err == ""
 
 
 def test_the_record_is_named_and_the_advice_works(

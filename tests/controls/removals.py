@@ -270,10 +270,17 @@ OF_SECONDS: dict[str, Removal] = {
     "the id has the queue's address": code(
         "sources.queue.records:_beside", "address, ids", new="'', ids"
     ),
+    "ids of a stream go by its name": code(
+        "sources.queue.spec:NatsSource.id_address", '_MADE.sub("", segment)', new="segment"
+    ),
+    "ids of an older semel go on": code(
+        "sources.queue.spec:NatsSource.id_address", "last == UNKNOWN", new="False"
+    ),
     "a segment stays for keep_spool":
         sql("collect.accounted", ":kept_seconds", "0 * :kept_seconds"),
     "a spool that has nothing of what was read is another one":
-        code("sources.queue.source:Segments.match", 'not (newest["there"] or removed or may_be)'),
+        code("sources.queue.source:Segments.match",
+             'not (newest["there"] or self.spool.was_removed(newest["content"] or "-"))'),
     "what is not in another spool is not gone":
         code("sources.queue.source:Segments.match", "gone=there, ", new=""),
     "an object that was replaced waits for a person": code(
@@ -324,6 +331,20 @@ OF_SECONDS: dict[str, Removal] = {
         "sinks.objects.reading:_Disk.open_input_file",
         "(found.size, about.get(CHECKSUM)) != (file.bytes, file.checksum)",
     ),
+    "receive asks for room before it pulls": code(
+        "sources.queue.receive:_Receiver._most", "disk.f_bavail * disk.f_frsize < ROOM_BYTES"
+    ),
+    "what a failed receive holds is stored":
+        code("sources.queue.receive:_Receiver._run", "with suppress(SemelError):", new="if False:"),
+    "check refuses a queue that has given messages up":
+        code("sources.queue.probe:of_service", "letters and dead:", new="False:"),
+    "an id of Pub/Sub has the time of publishing":
+        code("clients.queue.pubsub:_columns", "if timed:", new="if False:"),
+    "receive acknowledges before it waits for an ordered queue": code(
+        "sources.queue.receive:_Receiver._take", "self.about.ordered or not len(found)", new="False"
+    ),
+    "two pipelines have no queue in common":
+        code("pipeline:clashes", "spec.source.drained & other.source.drained", new="()"),
     "check refuses a horizon that is too short":
         code("sources.queue.probe:of_service", "horizon < kept + _BEYOND"),
     "pipeline lock": sql("pipelines.lock", "FOR NO KEY UPDATE"),
@@ -416,10 +437,25 @@ OF_SECONDS: dict[str, Removal] = {
         sql("replay.roots", "COALESCE(n.judged_by, n.batch_id) AS", "b.batch_id AS"),
     "what others have judged is not judged anew": gives("runs.replay:_refuse_apart"),
     "an acceptance is of one output":
-        sql("sealed.committed", "b.status IN", "p.retired_at IS NULL AND b.status IN"),
+        sql("sealed.readers", "WHERE p.pipeline_id", "WHERE p.retired_at IS NULL AND p.pipeline_id"),
     "what was accepted is no replay's": sql("replay.apart", "OR offered", "OR false"),
     "what a replay has claimed is no new content":
-        sql("sealed.replayed", "b.replays IS NOT NULL", "false"),
+        sql("sealed.readers", "b.replays IS NOT NULL AND NOT EXISTS", "false AND NOT EXISTS"),
+    "plan leaves alone what an open batch has claimed": code(
+        "sources.pipeline.matching:judge", "Progress.ALIVE: Does.WAIT, Progress.SILENT", new="Progress.SILENT"
+    ),
+    "an orphan goes with the content that it claimed": all_of(
+        code("plan:_write", "else matched.released", new="else ()"),
+        code("plan.survey:look", "[*matched.released]", new="[]"),
+    ),
+    "a batch whose marker is gone holds up new ones":
+        gives("sources.pipeline.matching:_missing", []),
+    "content that is claimed stays its partition's":
+        sql("partitions.update", "OR NOT EXISTS", "OR true OR NOT EXISTS"),
+    "a claim commits with its partition's content": code(
+        "commit:_decide", 'row(connection, "commit", "replaced", batch_id=batch.batch_id)',
+        new="None",
+    ),
     "a replay of what was replaced again is planned anew": code(
         "runs.replay:outdated", "batch.replays and renewed(ledger, spec, batch.batch_id)"
     ),
@@ -450,6 +486,13 @@ OF_SECONDS: dict[str, Removal] = {
         gives("formats.parquet:misfits", []),
         code("formats.exact:taken", "not _is_like(array.type, declared)", user="formats.parquet"),
     ),
+    "the name of a moved file is free":
+        gives("sources.files.parquet:ParquetFiles.is_put_away", False),
+    "names of writers' notes are not read": code(
+        "plan.partitions:without_private", "one.name not in over", new="True"
+    ),
+    "old times of old writers are dead letters": gives("formats.parquet:since", {}),
+    "a type that readers take for nothing is refused": gives("formats.parquet:_hides", False),
     "a refused copy is remembered": sql("partitions.refused", "WHERE ", "WHERE false AND "),
     "what cannot be looked for keeps its path and its content":
         other("sources.files.gather:recognise", unsure_is_new),
@@ -492,9 +535,18 @@ OF_SECONDS: dict[str, Removal] = {
     "a table's columns stay as they were looked at":
         sql("postgres.hold_table", "LOCK TABLE {table} IN ROW EXCLUSIVE MODE", "SELECT 1"),
     "a table is looked at before any work": gives("sinks.postgres.sink:PostgresSink.check"),
-    "a table that a crash empties is refused": code(
-        "sinks.postgres.facts:_of_kind", 'server["unlogged"] or server["batches_unlogged"]'
+    "a server is asked before any work": gives("sinks.postgres.sink:PostgresSink._rehearse"),
+    "columns that no table has are refused": all_of(
+        gives("sinks.postgres.facts:of_output", []), gives("sinks.postgres.sink:PostgresSink._rehearse")
     ),
+    "a table that a crash empties is refused": code(
+        "sinks.postgres.facts:_of_kind", 'name := server["unlogged"]', new="name := None"
+    ),
+    "rows are measured in stage": other(
+        "sinks.postgres.refused:too_wide", lambda _: lambda _, rows: np.zeros(len(rows), bool)
+    ),
+    "a batch that no table takes is kept":
+        gives("sinks.postgres.sink:of_output", []),
     "a rule that rewrites is refused in mode upsert": code(
         "sinks.postgres.facts:examine", "rewriting and target.key", user="sinks.postgres.sink"
     ),
@@ -753,6 +805,16 @@ OF_MINUTES: dict[str, Removal] = {
     "no offset for a time is no end where records are left":
         gives("sources.kafka.edges:_check_told"),
     "an interval has its offsets alone": gives("sources.kafka.matching:find_edges"),
+    "a message that is ahead ends no interval":
+        code("sources.kafka.edges:_Log.edges", "votes=VOTES, now=now", new="votes=1"),
+    "what earlier intervals took ends none again": code(
+        "sources.kafka.edges:find_edges",
+        "max(until[place], at, before.get(place, 0))", new="max(until[place], at)",
+    ),
+    "an interval begins at its own records": code(
+        "sources.kafka.edges:find_edges",
+        "if start.ms >= milliseconds(window[1])", new="if False",
+    ),
     "the mark of a transaction has no time":
         code("sources.kafka.edges:_Log.not_older", "if head.ms < since", new="if False"),
     "a search begins behind earlier intervals alone":

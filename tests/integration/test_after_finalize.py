@@ -130,6 +130,36 @@ def test_who_dies_in_the_middle_leaves_it_to_the_next(place: Place, ledger: Ledg
     assert run(ledger, spec, "r3").plan.refusals == () and settled(spec).ids == ids(0, 10)
 
 
+# Attacks P27.
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_name_that_comes_again(place: Place, ledger: Ledger, planned: bool) -> None:
+    """It is another file, whether or not a plan ran meanwhile. Each is replayed from where collect
+    put it. What was moved is not read again when it comes back.
+    """
+    spec = place.spec()
+    place.write("a", 0, 10)
+    first = run(ledger, spec, "r1").plan.batch.batch_id
+    assert collected(ledger, spec).files_moved == 1
+    if planned:
+        run(ledger, spec, "r2")
+    place.write("a", 10, 20)
+    second = run(ledger, spec, "r3")
+    assert second.plan.refusals == () and settled(spec).ids == ids(0, 20)
+    replayed(ledger, spec, first, "again")
+    assert settled(spec).ids == ids(0, 20)
+    (why,) = collected(ledger, spec).damaged
+    assert "is another file; move that one aside" in why
+    (place.folder / "done" / "old").mkdir()
+    moved = place.folder / "done" / f"a.{place.kind}"
+    moved.rename(moved.parent / "old" / moved.name)
+    assert collected(ledger, spec).files_moved == 1
+    replayed(ledger, spec, second.plan.batch.batch_id, "again2")
+    replayed(ledger, spec, first, "again3")
+    assert settled(spec).ids == ids(0, 20)
+    place.write("a", 0, 10)
+    assert run(ledger, spec, "r4").plan.batch is None
+
+
 REFUSED = {
     "it may grow": ("in/*.jsonl", "jsonl", "done", "is for files that cannot grow"),
     "out": ("in/*.parquet", "parquet", "../done", "holds '..'"),

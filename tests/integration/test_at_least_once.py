@@ -237,7 +237,7 @@ def test_ids_that_nobody_has(bench: Workbench, ledger: Ledger, shell: Shell) -> 
     kept = file.rename(bench.folder / "kept")
     shell.fails("semel exact events")
     assert "ids of batch 1 of events cannot be found" in shell.err
-    assert "or wait: they count until " in shell.err
+    assert "or run it at_least_once until " in shell.err
     assert not any(word in shell.err for word in ("bucket", "forget", "abandon"))
     kept.rename(file)
     assert switched(ledger, bench.spec(sink={"path": "out/other"})).ids == 30

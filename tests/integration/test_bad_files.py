@@ -7,7 +7,9 @@ import pytest
 
 from fixtures.batches.account import ids, lines, refusals, run, settled
 from fixtures.batches.workbench import Workbench, events
+from fixtures.contract.sources import parquet_of
 from semel.ledger import Ledger
+from semel.plan import plan
 
 HOSTILE_NAMES = [
     "with space", "quote's", 'double"quote', "new\nline", "tab\t", "Zoë-日本-\U0001f600", "a..b",
@@ -42,6 +44,40 @@ def test_hidden_files_are_not_the_sources(bench: Workbench, ledger: Ledger) -> N
     (bench.data / "in" / ".a.jsonl").rename(bench.data / "in" / "c.jsonl")
     run(ledger, spec, "r2")
     assert settled(spec).ids == ids(0, 10)
+
+
+# Attacks P26.
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_names_of_writers_notes_are_not_the_sources(
+    bench: Workbench, ledger: Ledger, kind: str
+) -> None:
+    """Neither files nor links in _temporary, unless the pattern says so; one that was read stays
+    known, and is read on.
+    """
+    source = {"format": kind}
+    folder = bench.data / "in"
+
+    def write(name: str, start: int, stop: int) -> None:
+        path = folder / f"{name}.{kind}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(lines(start, stop) if kind == "jsonl" else parquet_of(start, stop))
+
+    write("_x/a", 0, 5)
+    run(ledger, bench.spec(source=source | {"path": f"in/_*/*.{kind}"}), "r1")
+    write("b", 5, 10)
+    write("sub/_temporary/0/b", 5, 10)
+    write("_c", 90, 95)
+    (folder / "_x" / f"link.{kind}").symlink_to(folder / "absent")
+    spec = bench.spec(source=source | {"path": f"in/**/*.{kind}"})
+    said: list[str] = []
+    plan(ledger, spec, "r2", log=said.append)
+    run(ledger, spec, "r2")
+    assert settled(spec).ids == ids(0, 10) and refusals(ledger) == {}
+    assert any("4 names have a part that begins with _" in line for line in said)
+    write("_x/a", 0, 15 if kind == "jsonl" else 5)
+    run(ledger, spec, "r3")
+    assert settled(spec).ids == ids(0, 15 if kind == "jsonl" else 10)
+    assert refusals(ledger) == {}
 
 
 def test_a_name_that_is_not_utf8_is_refused(bench: Workbench, ledger: Ledger) -> None:

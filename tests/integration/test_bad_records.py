@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from fixtures.batches.account import Letter, ids, lines, refusals, run, settled
@@ -257,6 +258,39 @@ def test_another_csv_header_is_refused(bench: Workbench, ledger: Ledger) -> None
     run(ledger, spec, "r2")
     assert refusals(ledger) == {}
     assert settled(spec).ids == [*map(str, range(len(HEADERS))), "a"]
+
+
+POSTGRES = [
+    ("FORMAT csv, HEADER", {"multiline": True}),
+    ("FORMAT csv, HEADER, ESCAPE '\\'", {"multiline": True, "escape": "\\"}),
+    ("FORMAT csv, HEADER, FORCE_QUOTE *", {"multiline": True}),
+    ("FORMAT csv, HEADER, QUOTE '^', DELIMITER '|'",
+     {"multiline": True, "quote": "^", "delimiter": "|"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "dialect"), POSTGRES)
+def test_csv_that_postgres_wrote(
+    bench: Workbench, ledger: Ledger, options: str, dialect: dict
+) -> None:
+    """Whatever COPY writes is read as it was, and the audit agrees: quotes, escapes, line ends, null."""
+    values = ["a", "", None, '5" pipe', "a,b", "a\nb", "C:\\dir", "\\.", 'q"\\', '\\"', "it's", "a|^", "é"]
+    rows = [(f"{number:02}", value) for number, value in enumerate(values)]
+    with psycopg.connect(ledger.dsn.replace("+psycopg", "")) as connection:
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE TEMP TABLE made (id text, s text)")
+            cursor.executemany("INSERT INTO made VALUES (%s, %s)", rows)
+            with cursor.copy(f"COPY made TO STDOUT ({options})") as copy:
+                data = b"".join(map(bytes, copy))
+    (bench.data / "in" / "a.csv").write_bytes(data)
+    source = {
+        "path": "in/*.csv", "format": "csv", "closed_after": "0 s", "csv": dialect,
+        "schema": {"id": "string", "s": "string"},
+    }  # fmt: skip
+    spec = bench.spec(source=source)
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert not found.letters and sorted((row["id"], row["s"]) for row in found.rows) == rows
 
 
 def test_newlines_in_csv_fields_need_multiline(bench: Workbench, ledger: Ledger) -> None:

@@ -1,5 +1,6 @@
 """Declarations that are wrong, or change at the wrong time; limits; intervals."""
 
+import gzip
 import os
 from datetime import UTC, datetime, timedelta
 
@@ -115,8 +116,10 @@ def test_new_columns_need_accept(bench: Workbench, ledger: Ledger) -> None:
     first_batch(bench, ledger, events(0, 5))
     wider = bench.spec(source={"schema": {"id": "string", "n": "bigint", "more": "string"}})
     bench.write("in/a.jsonl", events(5, 8), mode="ab")
-    with pytest.raises(TerminalError, match="batch 2.*semel accept events --columns"):
+    why = "batch 2.*change source.schema and source.unknown back, or `semel accept events --columns"
+    with pytest.raises(TerminalError, match=why) as told:
         run(ledger, wider, "r2")
+    assert "transform" not in str(told.value), "there is none"
     assert settled(wider).ids == ids(0, 5)
     accept_columns(ledger, wider)
     run(ledger, wider, "r2")
@@ -138,6 +141,55 @@ def test_too_many_bad_records_stop_the_batch(bench: Workbench, ledger: Ledger) -
     run(ledger, spec, "r1")
     found = settled(spec)
     assert (found.ids, found.reasons) == (ids(0, 8), {"malformed": 2})
+
+
+MULTILINE = {
+    "path": "in/*.csv", "format": "csv", "closed_after": "0 s", "csv": {"multiline": True},
+    "schema": {"id": "string", "text": "string"},
+}  # fmt: skip
+
+
+def swallowing(bench: Workbench, *, ends: bool) -> None:
+    """A file of a header and 1,000 lines, of which line 500 opens a quote that line 900 may close."""
+    lines = [b"%d,text of %d" % (n, n) for n in range(1_000)]
+    lines[500] = b'500,"text of 500'
+    if ends:
+        lines[900] = b'900,text of 900"'
+    bench.write("in/a.csv", [b"id,text", *lines])
+
+
+# Attacks S16.
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_quote_that_is_not_closed_counts_as_what_it_swallowed(
+    bench: Workbench, ledger: Ledger, packed: bool
+) -> None:
+    """One dead letter of 500 lines is half of the batch, though one record of 501: bytes count too."""
+    spec = bench.spec(source=MULTILINE | {"path": "in/*"}, limits={"quarantine_ratio_max": 0.1})
+    swallowing(bench, ends=False)
+    if packed:
+        path = bench.data / "in" / "a.csv"
+        path.with_name("a.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    with pytest.raises(LimitError, match=r"batch 1: 7\.8 KiB of 15\.4 KiB would be quarantined"):
+        run(ledger, spec, "r1")
+    assert settled(spec).ids == []
+    spec = bench.spec(source=MULTILINE | {"path": "in/*"}, limits={"quarantine_ratio_max": 0.6})
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert (len(found.ids), found.reasons) == (500, {"malformed": 1})
+
+
+# Attacks S16.
+def test_a_record_of_too_many_lines_stops_the_batch(bench: Workbench, ledger: Ledger) -> None:
+    """A quote that another line happens to close makes a good record of 401 lines: limits say so."""
+    swallowing(bench, ends=True)
+    spec = bench.spec(source=MULTILINE, limits={"lines_per_record_max": 400})
+    with pytest.raises(LimitError, match=r"a\.csv' line 502 .* spans 401 lines, .*_max 400 allows"):
+        run(ledger, spec, "r1")
+    assert settled(spec).ids == []
+    spec = bench.spec(source=MULTILINE, limits={"lines_per_record_max": 401})
+    run(ledger, spec, "r1")
+    assert len(settled(spec).ids) == 600
 
 
 # Attacks P21.

@@ -310,7 +310,7 @@ def test_a_table_that_stage_will_make(rows: TableOutput) -> None:
     """It is told as such, and not there afterwards."""
     rows.sink |= {"create": True}
     one = rows.look()
-    assert one.ok and "not there yet, and stage makes it, mode append" in one.detail, one
+    assert one.ok and "not there yet, and finalize makes it, mode append" in one.detail, one
     assert rows.warehouse.run("SELECT to_regclass('rows')") == [(None,)]
 
 

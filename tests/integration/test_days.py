@@ -1,6 +1,7 @@
 """days: how far each interval is, on what the verbs really wrote; and what it costs to ask."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from fixtures.batches.account import run
 from fixtures.batches.history import add_history
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
+from semel.errors import SpecError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.plan import plan
@@ -17,6 +19,7 @@ from semel.reports.days import DAYS_BATCHES_NAMED, Days, Sight, State, days
 from semel.reports.gaps import gaps_beside
 
 BY_DAY = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl", "on_refused": "warn"}
+DAY = timedelta(days=1)
 NOW = datetime(2026, 11, 8, 12, tzinfo=UTC)
 
 
@@ -163,6 +166,48 @@ def test_days_of_long_ago_are_shown_when_nothing_is_newer(bench: Workbench, ledg
     run(ledger, spec, "r", times)
     answer = asked(ledger, spec, look=False)
     assert (answer.days[-1].start, answer.days[-1].state) == (times[0], State.DONE)
+
+
+@pytest.mark.parametrize("also", [[], ["2013-01-05"], ["2026-11-06"]], ids=str)
+def test_a_file_of_a_time_that_is_yet_to_come(
+    bench: Workbench, ledger: Ledger, shell: Shell, also: list[str]
+) -> None:
+    """The days that are shown end today, or with what is older; no day is a hole for it, and its
+    own day is named.
+    """
+    spec = bench.spec(source=BY_DAY)
+    for name in ["2107-12-31", *also]:
+        bench.write(f"in/day-{name}.jsonl", events(0, 5))
+    answer = asked(ledger, spec)
+    last = datetime(2013, 1, 5, tzinfo=UTC) if also == ["2013-01-05"] else day(8)
+    assert answer.days[-1].start == last
+    assert State.HOLE not in {cell.state for cell in answer.days if cell.start > last - DAY}
+    assert answer.ahead == datetime(2107, 12, 31, tzinfo=UTC)
+    said = shell.runs("semel days events")
+    assert "the last of 2107-12-31: a zip archive or a wrong clock may have set them" in said
+    (command,) = re.findall("next: (semel days .*)", said)
+    again = shell.runs(command)
+    assert "next: semel run events --interval 2107-12-31 2108-01-01" in again
+
+
+def test_names_by_a_local_clock(bench: Workbench, ledger: Ledger) -> None:
+    """An hour of Berlin is one of UTC, two hours before in summer and one in winter; a clock that is
+    set back shows an hour twice, and its name is the first one.
+    """
+    hours = {"source": BY_DAY | {"interval_from": "h-%Y-%m-%dT%H.jsonl"}, "schedule": "0 * * * *"}
+    hours["source"] |= {"interval_zone": "Europe/Berlin"}
+    spec = bench.spec(**hours)
+    local = {"2026-07-01T02": "2026-07-01T00", "2026-10-25T02": "2026-10-25T00",
+             "2026-11-08T02": "2026-11-08T01"}  # fmt: skip
+    for number, name in enumerate(local):
+        bench.write(f"in/h-{name}.jsonl", events(10 * number, 10 * number + 5))
+    for number, (name, utc) in enumerate(local.items()):
+        start = datetime.fromisoformat(f"{utc}:00:00Z")
+        done = run(ledger, spec, name, (start, start + timedelta(hours=1)))
+        assert done.finalized.counts.records_read == 5, (number, name)
+    for wrong in ({"interval_zone": "Berlin"}, {"interval_from": "mtime"}):
+        with pytest.raises(SpecError, match="source.interval_zone: (is no time|has no meaning)"):
+            bench.spec(**hours | {"source": hours["source"] | wrong})
 
 
 def test_arrival_stands_on_the_day_of_its_commit(

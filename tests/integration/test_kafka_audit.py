@@ -12,8 +12,8 @@ import pytest
 import xxhash
 
 from fixtures.batches.account import ids, run, settled
-from fixtures.batches.workbench import events
-from fixtures.kafka.broker import COMPACTED, Record
+from fixtures.batches.workbench import Workbench, events
+from fixtures.kafka.broker import COMPACTED, Kafka, Record
 from fixtures.kafka.topics import Topic, messages_of
 from semel.archive import layout
 from semel.audit import Verdict, audit
@@ -136,7 +136,20 @@ VALUES: dict[str, tuple[dict[str, Any], list[bytes], list[Any], dict[bytes, str]
         {
             b"": "malformed", b" \t": "malformed", b"a,1,\n": "malformed", b"a\r,1,": "malformed",
             b'"a\nb",1,': "malformed", b"a,x,": "type_mismatch", b"a,1": "field_count",
+            b'"a"b,1,': "malformed", b'"a\\"b",1,': "malformed",
         },
+    ),
+    "csv, escaped": (
+        {"value": "csv", "csv": {"escape": "\\"}},
+        [b'"a 5\\" pipe",1,', b"C:\\dir,,", b'5" C:\\x,"1",'],
+        ['a 5" pipe', "C:\\dir", '5" C:\\x'],
+        {b'"a""b",1,': "malformed", b'"a\\b",1,': "malformed", b'"a\\",1,': "malformed"},
+    ),
+    "csv without quotes": (
+        {"value": "csv", "csv": {"quote": "none", "delimiter": "\t"}},
+        [b'"a\t1\t', b'5" x\t\t', b'""\t\t'],
+        ['"a', '5" x', '""'],
+        {b'a\t"1"\t': "type_mismatch", b'"a\t1"': "field_count"},
     ),
     "bytes": (
         {"value": "bytes", "schema": {"v": "binary", "at": "timestamp"}, "timestamp": "at"},
@@ -166,6 +179,31 @@ def test_a_value_is_one_record(topic: Topic, ledger: Ledger, kind: str) -> None:
     name, other = next(iter(found.rows[0])), b"\xaa" if kind == "bytes" else "z"
     values = pa.array([*columns[:-1], other])
     assert lied(spec, "data", lambda rows: column(rows, name, values)).keys() == {"output"}
+
+
+NOW_US = 1_764_237_600_000_000
+"""A time of 2025 in microseconds, and a topic's timestamps are milliseconds."""
+
+# That of year 1, and that before it; that of year 9999, and that behind it; then other units.
+STAMPS = [
+    0, 1, 253_402_300_799_999, 253_402_300_800_000, NOW_US, NOW_US * 1_000, (1 << 63) - 1,
+]  # fmt: skip
+
+
+def test_a_timestamp_that_no_calendar_has(bench: Workbench, kafka: Kafka, ledger: Ledger) -> None:
+    """A message whose timestamp counts microseconds, nanoseconds or anything else beyond the years
+    1 to 9999 is a dead letter with its position; the others are rows. The audit finds the same.
+    """
+    topic = Topic(bench, kafka, config={"message.timestamp.after.max.ms": str((1 << 63) - 1)})
+    values = [b'{"id":"%d"}' % at for at in range(len(STAMPS))]
+    topic.put(Record(value=v, timestamp_ms=s) for v, s in zip(values, STAMPS, strict=True))
+    spec = topic.spec(source={"schema": {"id": "string", "at": "timestamp"}, "timestamp": "at"})
+    assert run(ledger, spec, "r1").finalized.counts.records_read == len(STAMPS)
+    found = settled(spec)
+    assert [row["id"] for row in found.rows] == ["0", "1", "2"]
+    assert [(offset, reason, raw) for _, offset, reason, raw in found.letters] == [
+        (at, "type_mismatch", values[at]) for at in range(3, len(STAMPS))
+    ]
 
 
 def test_columns_beside_the_value(topic: Topic, ledger: Ledger) -> None:

@@ -1,6 +1,7 @@
 """Topics as a source: each record once, whatever a topic's offsets and timestamps look like."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
-from semel.reports import summary
+from semel.reports import completeness, summary
 from semel.reports.gaps import gaps
 from semel.sources.kafka import edges
 from semel.sources.kafka.messages import PLAN_ASKS_SECONDS, first_sizes
@@ -304,6 +305,51 @@ def test_a_backfill_by_timestamps(
     assert gaps(ledger, spec).gaps == ()
 
 
+# Attacks KS5.
+@pytest.mark.parametrize("ahead", [timedelta(days=2), timedelta(days=27_000)], ids=str)
+def test_a_clock_that_is_ahead_ends_no_interval(
+    bench: Workbench, kafka: Kafka, ledger: Ledger, ahead: timedelta
+) -> None:
+    """One message of three days has a time that is ahead: each day's run takes what was sent on its
+    day, and each day is complete.
+    """
+    topic = Topic(bench, kafka, config={"message.timestamp.after.max.ms": str((1 << 63) - 1)})
+    for hour in range(72):
+        when = DAYS[0] + timedelta(hours=hour)
+        topic.append(hour, hour + 1, timestamp_ms=stamp(when + ahead if hour == 5 else when))
+    spec = topic.spec(source=BY_INTERVAL)
+    for day in range(3):
+        of_day(ledger, spec, day)
+        assert in_output(spec) == ids(0, 24 * (day + 1))
+    covered = completeness.of(ledger, spec)
+    assert covered.complete(DAYS[0], DAYS[3]) and gaps(ledger, spec).gaps == ()
+
+
+def test_what_no_interval_took_has_a_command(
+    topic: Topic, ledger: Ledger, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A message that came late lies between those of other intervals: gaps prints a run that takes
+    it, and what else is unread.
+    """
+    topic.append(0, 10, timestamp_ms=stamp(DAYS[1]))
+    topic.append(10, 20, timestamp_ms=stamp(DAYS[2]))
+    topic.append(20, 21, timestamp_ms=stamp(DAYS[1]))
+    spec = topic.spec(source=BY_INTERVAL)
+    of_day(ledger, spec, 1)
+    topic.append(21, 31, timestamp_ms=stamp(DAYS[3]))
+    of_day(ledger, spec, 3)
+    topic.append(31, 32, timestamp_ms=stamp(DAYS[2]))
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+    assert main(["gaps", spec.name]) == 1
+    said = capsys.readouterr().out
+    [days] = re.findall(f"^next: semel run {spec.name} --interval (.*)$", said, re.M)
+    first, last = (datetime.fromisoformat(day).replace(tzinfo=UTC) for day in days.split())
+    assert first == DAYS[1] and last > datetime.now(UTC)
+    run(ledger, spec, "told", (first, last))
+    assert settled(spec).ids == ids(0, 32) and gaps(ledger, spec).gaps == ()
+
+
 # Attacks KS3.
 def test_an_interval_that_retention_reached(topic: Topic, ledger: Ledger) -> None:
     """An interval that begins before the first record that is left is refused; others go on."""
@@ -566,9 +612,9 @@ def test_a_search_goes_on_where_an_earlier_interval_ended(
     began: list[int] = []
 
     class Searched(edges._Log):
-        def _first(self, starts: dict, since: int) -> dict:
+        def _first(self, starts: dict, since: int, **votes: int) -> dict:
             began.extend(starts.values() if since >= 0 else ())
-            return super()._first(starts, since)
+            return super()._first(starts, since, **votes)
 
     monkeypatch.setattr(edges, "_Log", Searched)
     spec = topic.spec(source=BY_INTERVAL)

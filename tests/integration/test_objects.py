@@ -24,6 +24,7 @@ from fixtures.contract.sources import Objects, parquet_of
 from fixtures.objects.s3 import CONNECTION, PASSWORD, S3
 from fixtures.postgres.server import free_port
 from semel.audit import audit
+from semel.cli import main
 from semel.clients import objects as client
 from semel.errors import ChangedError, SemelError, SourceError, TerminalError, UnavailableError
 from semel.ledger import Ledger
@@ -336,6 +337,27 @@ def test_an_ordered_listing_begins_where_something_is_left(
     assert [gap.name for gap in gaps(ledger, spec).gaps] == ["2026-01-00.jsonl"]
 
 
+def test_a_key_that_an_ordered_listing_passed_by(
+    place: Objects, ledger: Ledger, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """gaps says that no run reads it, and what does: it prints no run that would take nothing."""
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+    place.put("2026-01-02.jsonl", lines(0, 10))
+    spec = place.spec(source={"ordered": True})
+    run(ledger, spec, "r1")
+    place.put("2026-01-01.jsonl", lines(10, 20))
+    assert run(ledger, spec, "r2").plan.batch is None and main(["gaps", spec.name]) == 1
+    said = capsys.readouterr().out
+    assert "'2026-01-01.jsonl' bytes" in said and "Declare ordered: false for one run" in said
+    assert "next: semel run" not in said
+    place.put("2026-01-03.jsonl", lines(20, 30))
+    assert main(["gaps", spec.name]) == 1 and "next: semel run" in capsys.readouterr().out
+    spec = place.spec()
+    run(ledger, spec, "r3")
+    assert settled(spec).ids == ids(0, 30)
+
+
 # Attacks OB4.
 def test_a_silent_batch_of_an_ordered_listing_is_taken_over(
     place: Objects, ledger: Ledger
@@ -422,6 +444,7 @@ def test_damaged_objects_are_told(bench: Workbench, s3: S3, ledger: Ledger) -> N
         assert settled(other).ids == ids(0, 2_000)
 
 
+# Attacks P26.
 def test_notes_of_writers_are_passed_over(place: Objects, ledger: Ledger) -> None:
     """_SUCCESS, hidden folders, empty objects, keys that the pattern does not name, and what lies
     beside the prefix."""
@@ -434,6 +457,10 @@ def test_notes_of_writers_are_passed_over(place: Objects, ledger: Ledger) -> Non
     run(ledger, spec, "r1")
     assert settled(spec).ids == ids(0, 10)
     assert refused(ledger, spec, "r2") == {}
+    place.put("_day/x.jsonl", lines(20, 30))
+    spec = place.spec(name="days", source={"pattern": "_day/*.jsonl"})
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(20, 30)
 
 
 def test_hostile_keys(place: Objects, ledger: Ledger, s3: S3) -> None:

@@ -106,6 +106,25 @@ def test_days_and_what_to_do(pages: Pages, bench: Workbench, ledger: Ledger) -> 
     assert len(cells) > 8 and all("title=" in cell for cell in cells)
 
 
+def test_a_manual_run_in_the_place_of_a_scheduled_one(pages: Pages, bench: Workbench) -> None:
+    """Airflow creates no scheduled run where a manual one of another interval has its logical date:
+    the page marks the interval, and offers no backfill, which would clear that run.
+    """
+    source = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl"}
+    bench.spec(source=source, schedule="@daily")
+    for day in (1, 2, 3):
+        bench.write(f"in/day-2026-11-0{day}.jsonl", events(100 * day, 100 * day + 10))
+    days = [datetime(2026, 11, day, tzinfo=UTC) for day in range(1, 5)]
+    pages.trigger("events", days[1], days[0], days[1])
+    pages.trigger("events", days[2], days[2], days[3])
+    text = pages.get("/semel/dags/events?from=2026-11-01&to=2026-11-03").text
+    found = {day[-1]: body for day, body in re.findall(r'<tr id="d(\d+)">(.*?)</tr>', text, re.S)}
+    assert ["creates no run of this interval" in found[day] for day in "123"] == [False, True, False]
+    assert [">backfill</a>" in found[day] for day in "123"] == [True, False, True]
+    assert 'href="/dags/events/runs/manual__2026-11-02"' in found["2"]
+    assert "<code>semel run events --interval 2026-11-02 2026-11-03</code>" in found["2"]
+
+
 def test_without_its_folder_the_ledger_is_shown(
     pages: Pages, bench: Workbench, ledger: Ledger
 ) -> None:

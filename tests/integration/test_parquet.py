@@ -130,10 +130,20 @@ def test_a_type_that_holds_each_value_is_taken(
 
 REFUSED = {
     "missing": ("bigint", {"w": [1]}, "column 'v' is not in the file"),
-    "case": ("bigint", {"V": [1]}, "column 'v' is not in the file"),
+    "case": (
+        "bigint", {"V": [1]},
+        "column 'v' is not in the file, which has 'V': names are compared letter by letter",
+    ),
+    "case in a struct": (
+        "struct<fee: bigint>", {"v": pa.array([{"Fee": 1}])},
+        "'v'.fee is not in the file, which has 'Fee'",
+    ),
     "wide": ("int", {"v": pa.array([1], pa.int64())}, "column 'v' is int64"),
     "unsigned": ("bigint", {"v": pa.array([1], pa.uint64())}, "column 'v' is uint64"),
-    "rounded": ("double", {"v": pa.array([1], pa.int64())}, "column 'v' is int64"),
+    "rounded": ("float", {"v": pa.array([1], pa.int64())}, "column 'v' is int64"),
+    "rounded in a list": (
+        "array<double>", {"v": pa.array([[1]])}, "column 'v'[] is int64, which double does not"
+    ),
     "narrow": ("float", {"v": pa.array([1.5])}, "column 'v' is double"),
     "scale": ("decimal(9,1)", {"v": pa.array([Decimal("1.25")])}, "is decimal128"),
     "text": ("bigint", {"v": ["1"]}, "column 'v' is string"),
@@ -165,6 +175,28 @@ REFUSED = {
         "column 'v'{} is int64, which int does not hold",
     ),
 }  # fmt: skip
+
+
+# Attacks P23.
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64()], ids=str)
+def test_whole_numbers_as_doubles(
+    place: Parquet, ledger: Ledger, kind: pa.DataType
+) -> None:
+    """One column is of whole numbers in one file and of doubles in another. A number that a double
+    does not hold is a dead letter.
+    """
+    high = 2**63 - 1 if kind == pa.int64() else 2**64 - 1
+    numbers = [2**53, 2**53 + 1, 2**53 + 2, None, 2**62, high, high - 1023, high - 2047, 0]
+    put(place, v=pa.array(numbers, kind))
+    put(place, "b.parquet", v=[0.5])
+    spec = of(place, {"v": "double"}, limits={"quarantine_ratio_max": 1.0})
+    assert run(ledger, spec, "r1").plan.refusals == ()
+    found = settled(spec)
+    lost = [at for at, n in enumerate(numbers) if n is not None and int(float(n)) != n]
+    assert [at for _, at, _, _ in found.letters] == lost and 1 in lost and 5 in lost
+    taken = [n for at, n in enumerate(numbers) if at not in lost]
+    assert [row["v"] for row in found.rows] == [*taken, 0.5]
+    assert found.letters[0][3] == b'{"v":9007199254740993}'
 
 
 # Attacks P23.

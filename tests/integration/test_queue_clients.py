@@ -1,6 +1,7 @@
 """What `Queue` promises, of the clients of all services, against real servers."""
 
 import json
+import re
 import shlex
 import sys
 import time
@@ -19,14 +20,27 @@ from fixtures.queue.sqs import MESSAGE_BYTES_MAX as SQS_BYTES_MAX
 from semel.clients.queue import Pulled, Queue, nats, pubsub, sqs
 from semel.errors import TerminalError, UnavailableError
 
+ROOT = Path(__file__).parents[2]
 SIZE = 64 << 20
-BYTES_MAX = {"sqs": SQS_BYTES_MAX, "pubsub": PUBSUB_BYTES_MAX, "nats": 8 << 20}
-DEADLINES = {"sqs": 1, "pubsub": 10, "nats": 1}
+OF_NATS = ("nats", "nats by default", "nats restored")
+"""A consumer that holds much, one with the service's max_ack_pending, and one from a backup."""
+
+BYTES_MAX = {"sqs": SQS_BYTES_MAX, "pubsub": PUBSUB_BYTES_MAX, **dict.fromkeys(OF_NATS, 8 << 20)}
+DEADLINES = {"sqs": 1, "pubsub": 10, **dict.fromkeys(OF_NATS, 1)}
 """The shortest ones, in seconds; pstest takes none below Pub/Sub's own."""
 
 
-def _nats(server: Any) -> Any:
+def _nats(server: Any, kind: str = "nats") -> Any:
     """The server of NATS by the words of the others."""
+
+    def queue(deadline_seconds: int = 30) -> str:
+        pending = 1_000 if kind == "nats by default" else 20_000
+        stream = server.stream(ack_wait=deadline_seconds, pending=pending)
+        if kind == "nats restored":
+            backup = server.backup(stream)
+            server.delete(stream)
+            server.restore(backup)
+        return stream
 
     def opened(stream: str) -> Queue:
         return nats.opened(
@@ -37,24 +51,52 @@ def _nats(server: Any) -> Any:
         server.publish(stream, [(value, headers) for value in values])
 
     return SimpleNamespace(
-        queue=lambda deadline_seconds=30: server.stream(ack_wait=deadline_seconds),
-        send=send, opened=opened, delete=server.delete, kill=server.kill, pause=server.pause,
+        queue=queue, send=send, opened=opened, delete=server.delete, kill=server.kill, pause=server.pause,
     )  # fmt: skip
 
 
-OF_PROOF = pytest.param("pubsub", marks=pytest.mark.proof)
-"""Go builds its server in a minute, and its deadlines are of ten seconds."""
+MADE: dict[str, dict[str, Any]] = {
+    "sqs fifo": {"fifo": True},
+    "sqs dead": {"deliveries": 3},
+    "pubsub": {},
+    "pubsub ordered": {"ordered": True},
+    "pubsub dead": {"deliveries": 5},
+}
+"""Queues as their users make them. Pub/Sub is of proof: Go builds its server in a minute, and its
+deadlines are of ten seconds.
+"""
 
 
-@pytest.fixture(params=["nats", "sqs", OF_PROOF])
-def kind(request: pytest.FixtureRequest) -> str:
+OTHERS = [pytest.param(made, marks=pytest.mark.proof) for made in (*MADE, *OF_NATS[1:])]
+
+
+@pytest.fixture(params=["nats", "sqs", *OTHERS])
+def made(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture
-def server(kind: str, request: pytest.FixtureRequest) -> Any:
+def kind(made: str) -> str:
+    return made.partition(" ")[0]
+
+
+class Making:
+    """A server whose queues are made with these properties."""
+
+    def __init__(self, server: Any, properties: dict[str, Any]) -> None:
+        self._server, self._properties = server, properties
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
+
+    def queue(self, deadline_seconds: int = 30) -> str:
+        return self._server.queue(deadline_seconds, **self._properties)
+
+
+@pytest.fixture
+def server(made: str, kind: str, request: pytest.FixtureRequest) -> Any:
     found = request.getfixturevalue(kind)
-    return _nats(found) if kind == "nats" else found
+    return _nats(found, made) if kind == "nats" else Making(found, MADE.get(made, {}))
 
 
 @pytest.fixture
@@ -282,6 +324,48 @@ def test_a_consumer_that_gives_up_is_refused(request: pytest.FixtureRequest) -> 
         with pytest.raises(TerminalError, match="at most 5 times") as refused:
             queue.about()
     assert refused.value.next == f"nats consumer edit {stream} semel --max-deliver -1 --force"
+
+
+CALLS = {
+    "sqs:GetQueueAttributes": {"GetQueueAttributes"},
+    "sqs:ReceiveMessage": {"ReceiveMessage"},
+    "sqs:DeleteMessage": {"DeleteMessageBatch"},
+    "sqs:ChangeMessageVisibility": {"ChangeMessageVisibilityBatch"},
+    "pubsub.subscriptions.get": {"GetSubscription"},
+    "pubsub.subscriptions.consume": {"Pull", "Acknowledge", "ModifyAckDeadline"},
+}
+"""Rights, and the calls that each allows, by the services' documentation."""
+
+
+def test_the_rights_are_those_of_its_calls(
+    kind: str, made: str, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that a receiver asks of the service needs the listed rights, and each of them is needed.
+    The page lists them, too."""
+    if kind == "nats":
+        return  # Its permissions are subjects.
+    calls, name = set(), server.queue(60)
+    with server.opened(name) as queue:
+        if kind == "sqs":
+            queue._client.meta.events.register(
+                "before-call.sqs", lambda model, **_: calls.add(model.name)
+            )
+        else:
+            get, call = queue._client.get_subscription, queue._call
+            monkeypatch.setattr(
+                queue._client, "get_subscription", lambda **k: calls.add("GetSubscription") or get(**k)
+            )
+            monkeypatch.setattr(queue, "_call", lambda n, *a, **k: calls.add(n) or call(n, *a, **k))
+        queue.about()
+        server.send(name, [b"1", b"2"])
+        some = pulled(queue, 2)
+        queue.extend(some.handles)
+        queue.acknowledge(some.handles[:1])
+        queue.hand_back(some.handles[1:])
+        rights = re.findall(r"sqs:\w+|pubsub[.\w]+", queue.rights)
+    assert calls == set().union(*(CALLS[right] for right in rights))
+    page = (ROOT / "docs" / "queues.md").read_text(encoding="utf-8")
+    assert all(f"`{right}`" in page for right in rights)
 
 
 def test_credentials_that_expire_are_renewed(

@@ -6,11 +6,13 @@ The segments are written as a receiver writes them; receiving has tests of its o
 import json
 import os
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pytest
 import sqlalchemy as sa
 
@@ -18,23 +20,27 @@ from fixtures.airflow.tasks import Tasks
 from fixtures.batches.account import ids, quiet, run, settled
 from fixtures.batches.replays import replayed
 from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
 from fixtures.files.rights import no_overrides
 from fixtures.queue.nats import Nats
-from fixtures.queue.segments import ADDRESS, SENT, Spool, in_groups, messages
+from fixtures.queue.segments import ADDRESS, IDS, SENT, Spool, in_groups, messages
 from fixtures.spark.local import LocalEngine
 from semel.audit import audit
 from semel.catalog.bloom import Filter
 from semel.catalog.ids import hash_ids
 from semel.cli import main
+from semel.clients.queue import Pulled
 from semel.collect import collect
-from semel.errors import ChangedError, SemelError, SourceError, SpecError
+from semel.errors import ChangedError, SemelError, SourceError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 from semel.plan import plan
+from semel.repair.exact import exact
 from semel.repair.losses import accept_loss
 from semel.reports.gaps import State, gaps
 from semel.runs.run import run_batch
+from semel.sources.queue.receive import batch_of
 from semel.sources.queue.segment import Part
 from semel.sources.queue.spec import Until
 from semel.sources.queue.spool import Spool as OpenSpool
@@ -85,7 +91,7 @@ def test_a_message_is_its_value_and_what_is_beside_it(spool: Spool, ledger: Ledg
     spec = declared(spool)
     run(ledger, spec, "r1")
     found = sorted(settled(spec).rows, key=lambda row: row["n"])
-    assert [row["mid"] for row in found] == [f"{ADDRESS}#{n}" for n in (7, 8, 9)]
+    assert [row["mid"] for row in found] == [f"{IDS}{n}" for n in (7, 8, 9)]
     assert [row["sent"] for row in found] == sent
     assert [row["okey"] for row in found] == keys
     assert [row["event_id"] for row in found] == ["b", None, "ü"]
@@ -107,6 +113,30 @@ def test_what_is_no_record_is_a_dead_letter(spool: Spool, ledger: Ledger) -> Non
     assert found.ids == ids(0, 1)
     assert [raw for *_, raw in found.letters] == [*bad, good[1]]
     assert [at for _, at, *_ in found.letters] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_time_of_publishing_that_no_calendar_has(spool: Spool, ledger: Ledger) -> None:
+    """A service that counts nanoseconds where it is to count milliseconds loses no message: one is
+    received, and set aside with its position. The audit finds the same.
+    """
+    year_9999 = 253_402_300_799_999_999
+    times = [0, None, -62_135_596_800_000_000, year_9999, -1 << 70, year_9999 + 1, 1 << 70]
+    pulled = Pulled()
+    for at, (value, when) in enumerate(zip(values(0, 7), times, strict=True)):
+        pulled.ids.append(str(at))
+        pulled.published.append(when)
+        pulled.attributes.append([])
+        pulled.ordering_keys.append(None)
+        pulled.attempts.append(1)
+        pulled.values.append(value)
+    spool.add([batch_of(pulled)])
+    spec = declared(spool)
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert found.ids == ids(0, 4)
+    assert [(at, reason) for _, at, reason, _ in found.letters] == [
+        (at, "type_mismatch") for at in (4, 5, 6)
+    ]
 
 
 def test_line_breaks_within_a_value(spool: Spool, ledger: Ledger) -> None:
@@ -153,9 +183,9 @@ def test_what_is_delivered_again_is_dropped(spool: Spool, ledger: Ledger) -> Non
 
 # Attacks Q4.
 def test_equal_ids_of_other_queues_are_other_messages(spool: Spool, ledger: Ledger) -> None:
-    """A stream that was made anew counts from 1 again: nothing of it is taken for a repeat."""
+    """Each stream counts from 1: no message is dropped as a repeat of another stream's."""
     spool.add(in_groups(0, 10))
-    spool.add([messages(values(50, 60))], address="nats:flights@2026-02-02T00:00:00Z")
+    spool.add([messages(values(50, 60))], address="nats:others@2026-02-02T00:00:00Z")
     spec = declared(spool)
     run(ledger, spec, "r1")
     assert settled(spec).ids == [*ids(0, 10), *ids(50, 60)]
@@ -254,6 +284,90 @@ def test_the_spool_of_another_machine(spool: Spool, ledger: Ledger) -> None:
 
 
 # Attacks Q7.
+def test_the_spool_of_another_machine_after_keep_spool(spool: Spool, ledger: Ledger) -> None:
+    """Also when keep_spool was over before the next run, and whatever the segment is called, a spool
+    from which collect has removed nothing is another one. The right one is taken.
+    """
+    spool.add(in_groups(0, 10), created=old(9))
+    spec = declared(spool, source={"keep_spool": "1 day"})
+    run(ledger, spec, "r1")
+    finalized(ledger, hours=200)
+    spool.lose()
+    with pytest.raises(SourceError, match="missing: no segment that was read is here"):
+        run(ledger, spec, "r2")
+    spool.restore()
+    assert run(ledger, spec, "r3").plan.refusals == () and collected(ledger, spec) == 1
+    assert run(ledger, spec, "r4").plan.refusals == ()
+
+
+# Attacks Q7, A5.
+def test_a_spool_whose_last_segment_was_accepted_as_lost(spool: Spool, ledger: Ledger) -> None:
+    """The spool is not another one because of that, once collect has removed all others."""
+    spool.add(in_groups(0, 5), created=old(9))
+    spec = declared(spool, source={"keep_spool": "1 day"}, limits={"records_per_batch_max": 5})
+    run(ledger, spec, "r1")
+    path = spool.add(in_groups(5, 15), created=old(8))
+    run(ledger, spec, "r2")
+    finalized(ledger, hours=200)
+    path.unlink()
+    with pytest.raises(SourceError, match="gone"):
+        run(ledger, spec, "r3")
+    accept_loss(ledger, spec, path.name)
+    assert collected(ledger, spec) == 1
+    assert run(ledger, spec, "r4").plan.refusals == ()
+
+
+# Attacks P22, A5.
+@pytest.mark.parametrize("name", ["as it was", "another"])
+def test_a_lost_segment_that_comes_back_is_read(
+    name: str, spool: Spool, ledger: Ledger, shell: Shell
+) -> None:
+    """Half of it was read, and the rest accepted as lost: no run is green while it is there again.
+    The command that the refusal names reads the rest, once, and says so.
+    """
+    spool.add(in_groups(20, 22))
+    spec = declared(spool, limits={"records_per_batch_max": 4})
+    run(ledger, spec, "r0")
+    path = spool.add(in_groups(0, 10))
+    run(ledger, spec, "r1")
+    away = path.rename(spool.bench.folder / "away")
+    with pytest.raises(SourceError, match="gone"):
+        run(ledger, spec, "r2")
+    accept_loss(ledger, spec, path.name)
+    run(ledger, spec, "r3")
+    back = away.rename(path if name == "as it was" else path.with_name("back.seg"))
+    with pytest.raises(SourceError, match="returned: it was accepted as lost from message 4") as red:
+        run(ledger, spec, "r4")
+    command = re.search(r"`(semel accept .+?)`", str(red.value))[1]
+    assert "is read from message 4 on as partition" in shell.runs(command)
+    for number in (5, 6, 7):
+        assert run(ledger, spec, f"r{number}").plan.refusals == ()
+    assert settled(spec).ids == [*ids(0, 10), *ids(20, 22)]
+    assert settled(spec).counts.duplicates_catalog == 0
+    assert "is read already" in shell.runs(f"semel accept {spec.name} {back.name}")
+
+
+# Attacks Q5.
+def test_dead_letters_behind_keep_spool(spool: Spool, ledger: Ledger, shell: Shell) -> None:
+    """They cannot be judged again where they were. What the message advises works: their bytes are
+    where the command says, and sent again, corrected, they are records.
+    """
+    spool.add([messages([*values(0, 2), b'{"id": "e000002", "n": "two"}'])], created=old(9))
+    spec = declared(spool, source={"keep_spool": "1 day"})
+    run(ledger, spec, "r1")
+    finalized(ledger, hours=25)
+    assert collected(ledger, spec) == 1
+    step = shell.fails(f"semel replay {spec.name} --batches 1 --requarantine")
+    assert step == f"semel letters {spec.name} --batch 1"
+    assert "Send the dead letters' bytes to the source again, corrected" in shell.err
+    folder = re.search("as Parquet: (.+)", shell.runs(step))[1]
+    (kept,) = pads.dataset(folder).to_table().column("raw").to_pylist()
+    spool.add([messages([kept.replace(b'"two"', b"2")], 30)])
+    run(ledger, spec, "r2")
+    assert settled(spec).ids == ids(0, 3)
+
+
+# Attacks Q7.
 def test_a_spool_that_is_not_there(spool: Spool, ledger: Ledger) -> None:
     """No run is green because the spool is on another machine, before and behind the first batch;
     the message says what makes it.
@@ -278,6 +392,60 @@ def test_gaps_show_what_is_spooled(spool: Spool, ledger: Ledger) -> None:
     spool.add(in_groups(10, 17))
     found = [gap for gap in gaps(ledger, spec).gaps if gap.state is State.UNCLAIMED]
     assert [(gap.start, gap.end) for gap in found] == [(0, 7)]
+
+
+KEPT = "def run(frame):\n    return frame\n"
+
+NO_IDS = {
+    "a transform": {"transforms": ["kept:run"]},
+    "a table": {"sink": {"type": "postgres", "table": "events", "connection": "target"}},
+}
+
+
+@pytest.mark.parametrize("what", NO_IDS)
+def test_a_spool_that_exact_would_miss_is_refused(what: str, spool: Spool) -> None:
+    """At least once, and ids that only the spool has: it must keep them for the horizon. What the
+    message says to declare is taken, and so is all that needs no spool for its ids.
+    """
+    (spool.bench.transforms / "kept.py").write_text(KEPT)
+    short = {"keep_spool": "7 days"}
+    with pytest.raises(SpecError, match="source.keep_spool: 1 week is shorter") as refused:
+        spool.spec(record_id=["id"], source=short, **NO_IDS[what])
+    advised = re.search("Declare (.+) or longer", str(refused.value))[1]
+    for source, more in (
+        ({"keep_spool": advised}, {}), ({"keep_spool": None}, {}),
+        (short, {"dedup": {"horizon": "7 days"}}), (short, {"guarantee": "exactly_once"}),
+    ):  # fmt: skip
+        spool.spec(record_id=["id"], source=source, **NO_IDS[what], **more)
+    spool.spec(record_id=["id"], source=short)
+
+
+# Attacks D11.
+@pytest.mark.rest
+def test_exact_succeeds_when_it_says(spool: Spool, ledger: Ledger) -> None:
+    """Of a queue with a transform, whose spool collect has removed once: a pipeline that runs on as
+    the message says is exactly once at the moment that it names. It waits for a horizon.
+    """
+    (spool.bench.transforms / "kept.py").write_text(KEPT)
+    changes = {"record_id": ["id"], "transforms": ["kept:run"], "dedup": {"horizon": "15 s"},
+               "source": {"keep_spool": "15 s"}}  # fmt: skip
+    loose, engine = spool.spec(**changes), LocalEngine(transforms=True)
+    spool.add(in_groups(0, 10), created=old(1))
+    run(ledger, loose, "r1", engine=engine)
+    finalized(ledger, hours=1)
+    assert collected(ledger, loose) == 1
+    exactly = spool.spec(**changes, guarantee="exactly_once")
+    with pytest.raises(TerminalError, match="ids of batch 1 of .* cannot be found") as refused:
+        exact(ledger, exactly, log=quiet)
+    told = re.search("run it at_least_once until (.+) UTC", str(refused.value))[1]
+    until = datetime.fromisoformat(told).replace(tzinfo=UTC) + timedelta(seconds=1)
+    while (left := (until - datetime.now(UTC)).total_seconds()) > 0:
+        spool.add(in_groups(10, 20))
+        loose = spool.spec(**changes)
+        run(ledger, loose, f"r{left}", engine=engine)
+        assert collected(ledger, loose) == 0
+        time.sleep(min(left, 5))
+    assert exact(ledger, exactly, log=quiet).ids
 
 
 def finalized(ledger: Ledger, hours: int) -> None:
@@ -319,7 +487,7 @@ def test_a_segment_goes_when_all_of_it_is_final(spool: Spool, ledger: Ledger) ->
     assert run(ledger, spec, "r3").plan.batch is None and collected(ledger, spec) == 0
     spool.add(in_groups(10, 20))
     run(ledger, spec, "r4")
-    with pytest.raises(SemelError, match="source.keep_spool, 1 day, is over"):
+    with pytest.raises(SemelError, match="collect has removed it, as source.keep_spool was over"):
         replayed(ledger, spec, 1, "x")
     verdict = audit(spec)
     assert verdict.ok and any("source.keep_spool is over" in note for note in verdict.notes)
@@ -644,7 +812,7 @@ def test_repeats_and_what_only_a_filter_takes_for_one(
     spool.add(before)
     spec = declared(spool, dedup={"shards": 1})
     run(ledger, spec, "r1")
-    r8 = hash_ids(pa.table({"mid": [f"{ADDRESS}#8"]}), ("mid",), shards=1).h1
+    r8 = hash_ids(pa.table({"mid": [f"{IDS}8"]}), ("mid",), shards=1).h1
     probe = Filter.probe
     monkeypatch.setattr(Filter, "probe", lambda self, h1: probe(self, h1) | np.isin(h1, r8))
     spool.add([messages(values(1, 10), 1)])
@@ -664,7 +832,7 @@ def test_letters_and_find_show_the_message(
     path = spool.add([messages([*values(0, 2), b"poison"])])
     spec = declared(spool)
     run(ledger, spec, "r1")
-    assert main(["find", spec.name, f"{ADDRESS}#2"]) == 0
+    assert main(["find", spec.name, f"{IDS}2"]) == 0
     assert "batch 1" in capsys.readouterr().out
     assert main(["letters", spec.name]) == 0
     told = capsys.readouterr().out
@@ -698,6 +866,45 @@ def test_declarations_that_are_refused(case: str, bench: Workbench) -> None:
     with pytest.raises(SpecError, match=re.escape(why)) as refused:
         bench.spec(**{"record_id": ["mid"], **changes, "source": source})
     assert "secret" not in str(refused.value)
+
+
+NATS = {"type": "nats", "stream": "s", "consumer": "c"}
+SQS = {"type": "sqs", "queue": "https://sqs.eu-west-1.amazonaws.com/1/q"}
+PUBSUB = {"type": "pubsub", "subscription": "projects/p/subscriptions/s"}
+SHARED = [
+    ({**NATS, "servers": "nats://a:1,nats://b:1"}, {"servers": "nats://b:1"}, True),
+    ({**NATS, "servers": "nats://a:1"}, {"consumer": "d"}, False),
+    ({**NATS, "servers": "nats://a:1"}, {"stream": "t"}, False),
+    ({**NATS, "servers": "nats://a:1"}, {"servers": "nats://b:1"}, False),
+    ({**NATS, "connection": "x"}, {}, True),
+    ({**NATS, "connection": "x"}, {"connection": "y"}, False),
+    (SQS, {}, True),
+    (SQS, {"connection": "x"}, True),
+    (SQS, {"queue": "https://sqs.eu-west-2.amazonaws.com/1/q"}, False),
+    (SQS, {"queue": "https://sqs.eu-west-1.amazonaws.com/2/q"}, False),
+    (PUBSUB, {"connection": "x"}, True),
+    (PUBSUB, {"subscription": "projects/p/subscriptions/t"}, False),
+    (PUBSUB, SQS, False),
+]
+
+
+# Attacks Q9.
+@pytest.mark.parametrize(("one", "changes", "refused"), SHARED)
+def test_two_pipelines_with_one_queue(
+    one: dict, changes: dict, refused: bool, bench: Workbench, shell: Shell
+) -> None:
+    """Each would get a part of the messages: refused with both names and files; where each has a
+    queue, a subscription or a consumer of its own, they are taken.
+    """
+    beside = {"spool": "spool", "value": "json", "schema": COLUMNS, **BESIDE}
+    two = changes if "type" in changes else {**one, **changes}
+    for name, source in (("one", one), ("two", two)):
+        bench.spec(name, record_id=["mid"], source={**source, **beside})
+    told = shell.runs("semel validate", 1 if refused else 0)
+    lines = [line for line in told.splitlines() if "both receive from" in line]
+    assert len(lines) == refused
+    for word in ("two.yaml: source: 'two' and 'one'", "one.yaml"):
+        assert all(word in line for line in lines)
 
 
 def test_the_advice_for_a_queue_without_ids(bench: Workbench) -> None:

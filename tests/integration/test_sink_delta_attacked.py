@@ -426,3 +426,46 @@ def test_a_batch_without_rows_makes_no_table(folder: Delta, ledger: Ledger) -> N
     run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
     assert found(folder) == ids(0, 5)
     proven(spec)
+
+
+TWICE = pa.struct([("a", pa.int64()), ("A", pa.int64())])
+UNFIT = {
+    "parts by their case": (pa.schema([("id", pa.string()), ("s", TWICE)]), "Duplicate field name"),
+    "parts of parts": (pa.schema([("s", pa.list_(TWICE))]), "Duplicate field name"),
+    "times of a day": (pa.schema([("t", pa.time64("us"))]), "Delta has no type for a column"),
+    "NUL in a name": (pa.schema([("a\0b", pa.int64())]), "a name that Delta does not take"),
+    "by their case": (pa.schema([("id", pa.int64()), ("ID", pa.int64())]), "by their case alone"),
+    "a blank": (pa.schema([("a b", pa.int64())]), "a name that Delta does not take"),
+}
+
+
+# Attacks DL4.
+@pytest.mark.parametrize("there", [False, True], ids=["made", "there"])
+@pytest.mark.parametrize("case", UNFIT)
+def test_an_output_that_no_table_holds(folder: Delta, case: str, there: bool) -> None:  # noqa: F811
+    """It is refused before any work, whether finalize would make the table or not; none is made."""
+    schema, words = UNFIT[case]
+    if there:
+        folder.finalize(folder.won((0, 10)))
+    with pytest.raises(TerminalError, match=words):
+        folder.sink().check(schema, folder.bench.data)
+    with pytest.raises(TerminalError, match=words):
+        folder.sink().check_staged(schema, [])
+    assert Path(folder.where).exists() == there
+
+
+ODD = ("_metadata", "_change_type", "a.b", "a`b", 'a"b', "select", "é", "x" * 300, "a/b", "a%20b",
+       "-", "*", "[a]", "a\\b", "a'b", "a:b", "a\rb", "a\u00a0b", "\u2028", "_row_id")  # fmt: skip
+
+
+# Attacks DL5.
+def test_names_that_are_odd(folder: Delta) -> None:  # noqa: F811
+    """Whatever is not refused lands, and is read back."""
+    table = pa.table({name: [f"{n}", None] for n, name in enumerate(ODD)})
+    sink = folder.sink()
+    sink.check(table.schema, folder.bench.data)
+    (folder.bench.data / "won").mkdir()
+    won = won_of(folder.bench.data / "won", lambda *_: "somewhere", [table],
+                 pipeline="events", batch_id=1)  # fmt: skip
+    sink.publish(won, won.files)
+    assert pa.concat_tables(sink._table.rows(1, table.schema)) == table

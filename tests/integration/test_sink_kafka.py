@@ -1,6 +1,7 @@
 """A Kafka topic as a sink: what it promises beyond the contract of all sinks."""
 
 import json
+import re
 import secrets
 import threading
 import time
@@ -412,6 +413,35 @@ def test_notes_that_may_lie_before_are_read(outlet: Outlet, kafka: Kafka, harm: 
     assert sink.look(won) == [Presence.RIGHT]
     sink.publish(won, won.files)
     assert outlet.ids == ids(0, 10)
+
+
+# Attacks KP5, KP6.
+def test_a_limit_beyond_what_clients_take(outlet: Outlet) -> None:
+    """A topic may allow 2 GiB a message, more than librdkafka sends: rows land."""
+    outlet.make(max_message_bytes="2147483647")
+    sink, won = outlet.sink(), outlet.won(table(0, 12))
+    sink.check(won.schema, outlet.folder)
+    sink.publish(won, won.files)
+    assert outlet.ids == ids(0, 12)
+
+
+# Attacks KP5.
+def test_a_control_topic_that_takes_no_note(outlet: Outlet, kafka: Kafka) -> None:
+    """It is refused before any work; so is a batch that has committed, and lands once its limit is
+    what the message says.
+    """
+    outlet.make()
+    sink, won = outlet.sink(), outlet.won(table(0, 12))
+    control = sink._target.control
+    kafka.configure(control, "max.message.bytes", "200")
+    for step in (lambda: sink.check(won.schema, outlet.folder),
+                 lambda: sink.publish(won, won.files)):  # fmt: skip
+        with pytest.raises(TerminalError, match="which a note may have; ") as told:
+            step()
+    name, value = re.search(rf"--topic {control} --add-config (\S+)=(\d+)", str(told.value)).groups()
+    kafka.configure(control, name, value)
+    outlet.finalize(won, sink)
+    assert outlet.ids == ids(0, 12)
 
 
 # Attacks KP6.

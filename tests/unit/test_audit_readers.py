@@ -24,6 +24,7 @@ from semel.formats.jsonl import JsonLines
 from semel.sources.files.audit import lines as cut
 from semel.sources.files.claimed import ClaimedFile
 from semel.sources.reread import split_fields
+from semel.sources.spec import Csv as Dialect
 from tiers import examples
 
 KINDS = {
@@ -157,7 +158,7 @@ def test_two_readers_of_csv_agree(fields):
     line = ",".join(fields).encode()
     if not line.strip(b" \t\r"):
         return
-    judge = csv_judge(CSV_KINDS, list(CSV_KINDS), ",", '"', False, RULES)
+    judge = csv_judge(CSV_KINDS, list(CSV_KINDS), Dialect(), RULES)
     word = judge(line).word
     schema = pa.schema([(name, kind.arrow()) for name, kind in CSV_KINDS.items()])
     if word is not Word.UNSURE:
@@ -225,8 +226,21 @@ def test_two_paths_of_csv_agree(rows):
 
 def test_split_fields():
     """Quotes count at a field's start only; one that does not end is told."""
-    assert split_fields('a,"b,""c",d"e', ",", '"') == [("a", False), ('b,"c', True), ('d"e', False)]
-    assert split_fields('a,"b', ",", '"') is None
+    plain = [("a", False), ('b,"c', True), ('d"e', False)]
+    assert split_fields('a,"b,""c",d"e', Dialect()) == plain
+    assert split_fields('a,"b,\\"c",d"e', Dialect(escape="\\")) == plain
+    assert split_fields('a,"b', Dialect(quote="none")) == [("a", False), ('"b', False)]
+    assert split_fields('"a"b', Dialect(), glued=True) == [("ab", True)]
+    for text, escape in (('a,"b', None), ('"a"b', None), ('"a""b"', "\\"), (r'"a\b"', "\\")):
+        with pytest.raises(ValueError):
+            split_fields(text, Dialect(escape=escape))
+
+
+@pytest.mark.parametrize(("rules", "word"), [(1, Word.GOOD), (2, Word.GOOD), (3, Word.BAD)])
+def test_text_after_a_closing_quote(rules: int, word: Word) -> None:
+    """A batch is judged by the rules of its time: early ones took `"a"b` for `ab`."""
+    judge = csv_judge({"s": parse("string")}, ["s"], Dialect(), Rules(number=rules))
+    assert judge(b'"a"b').word is word
 
 
 def test_gzip_and_csv(tmp_path):

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,7 +60,7 @@ source:
   type: nats
   servers: nats://127.0.0.1:4222
   stream: s
-  consumer: c
+  consumer: {name}
   spool: spool
   receivers: {receivers}
   value: json
@@ -240,8 +240,12 @@ def test_a_task_parses_only_its_own_file(tmp_path: Path) -> None:
     assert set(parsed(tmp_path, "semel_collect")["dags"]) == {"semel_collect"}
 
 
-def context(run_type: str = "manual", **given: Any) -> dict[str, Any]:
-    run = SimpleNamespace(dag_id="clicks", run_id="manual__1", run_type=run_type)
+def context(
+    run_type: str = "manual", logical_date: datetime | None = None, **given: Any
+) -> dict[str, Any]:
+    run = SimpleNamespace(
+        dag_id="clicks", run_id="manual__1", run_type=run_type, logical_date=logical_date
+    )
     return {"dag_run": run, "params": {}, **given}
 
 
@@ -298,6 +302,45 @@ def test_a_wrong_interval(
     params = {"interval_start": start, "interval_end": end}
     with pytest.raises(TerminalError, match=why):
         interval(context(run_type=run_type, params=params), spec)
+
+
+TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+DAY = timedelta(days=1)
+
+
+@pytest.mark.parametrize(
+    ("logical", "run_type", "schedule", "left"),
+    [
+        (TODAY, "manual", "@daily", True),
+        (TODAY.astimezone(timezone(timedelta(hours=5))), "manual", "@daily", True),
+        (TODAY + DAY, "manual", "@daily", True),
+        (TODAY + timedelta(seconds=1), "manual", "@daily", False),
+        (TODAY - DAY, "manual", "@daily", False),
+        (TODAY, "scheduled", "@daily", False),
+        (TODAY, "backfill", "@daily", False),
+        (TODAY, "manual", None, False),
+        (None, "manual", "@daily", False),
+    ],
+)
+def test_a_manual_run_in_the_place_of_a_scheduled_one(
+    logical: datetime | None, run_type: str, schedule: str | None, left: bool, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Airflow gives a logical date to one run. A manual run at the start of an interval that is not
+    over has that of the scheduled run to come: plan says so, and which command reads it.
+    """
+    from semel.airflow.intervals import left_out
+    from semel.reports import summary
+
+    spec = by_interval(tmp_path, monkeypatch).model_copy(update={"schedule": schedule})
+    found = left_out(context(run_type=run_type, logical_date=logical), spec)
+    assert (found is not None) == left
+    if found:
+        day = logical.astimezone(UTC)
+        assert found == (day, day + DAY)
+        told, command = summary.left_out("clicks", *found)
+        assert "Airflow will not create the scheduled run" in told
+        assert command == f"next: semel run clicks --interval {day:%F} {day + DAY:%F}"
 
 
 @pytest.mark.parametrize(("raised", "retried"), [(TerminalError, False), (RetryableError, True)])

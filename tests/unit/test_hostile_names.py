@@ -17,7 +17,8 @@ from fixtures.files.hostile import NAMES, SUFFIX
 from semel.errors import LimitError
 from semel.limits import FILE_NAME_BYTES_MAX
 from semel.pipeline.spec import Spec
-from semel.sources.files.listing import list_files
+from semel.sources import Refusal
+from semel.sources.files.listing import file_time, list_files
 from semel.stage.part_files import NULL_FOLDER, PartWriter
 from tiers import examples
 
@@ -34,6 +35,15 @@ FEW = settings(
 @pytest.fixture
 def spec(bench: Workbench) -> Spec:
     return bench.spec()
+
+
+@pytest.mark.parametrize("seconds", [-62_135_596_801, 253_402_300_800, 1_764_237_600_000, 1 << 62])
+def test_a_file_of_no_year(bench: Workbench, seconds: int) -> None:
+    """A disk that has such times: the file is refused by its name, and says why."""
+    spec = bench.spec(source={"select": "interval", "interval_from": "mtime"})
+    found = file_time(spec.of_source(), "in/a.jsonl", seconds * 10**9)
+    assert isinstance(found, Refusal) and (found.name, found.reason) == ("in/a.jsonl", "interval")
+    assert f"its mtime is {seconds} s after 1970" in found.detail
 
 
 @FEW

@@ -216,6 +216,18 @@ def test_multiline(new) -> None:
     assert (made.answer["records"], made.answer["quarantined"]) == (ROWS, 0)
 
 
+def test_escapes(new) -> None:
+    """Files as Spark writes them by default: one with line ends in fields, one with escapes."""
+    files = {
+        "a1.csv": table("id,v", 'x{i},"a 5\\" pipe, C:\\\\dir"'),
+        "a2.csv": table("id,v", 'y{i},"a\nb"'),
+        "a3.csv": table("id,v", "z{i},C:\\dir"),
+    }
+    made = new(files)
+    assert made.data["source"]["csv"] == {"escape": "\\", "multiline": True}
+    assert made.answer["quarantined"] == 0
+
+
 def test_multiline_that_is_rare(new) -> None:
     """A field with a line end is seen wherever it is in the sample."""
     body = table("id,text", "x{i},a{i}", 40_000)
@@ -264,7 +276,7 @@ REFUSED = [
     ("id,n\nä,1\n".encode("utf-16"), "UTF-16"),
     (b"id,n\r1,2\r3,4\r", "CR alone"),
     (b"id\x00,n\n1,2\n", "NUL"),
-    (b"PAR1....", "Parquet"),
+    (b"PAR1\x15...", "Parquet"),
     (b"PK\x03\x04....", "Excel"),
     (gzip.compress(b"id,n\n1,2\n", mtime=0), "rename"),
     (b'[\n{"a": 1}\n]\n', "JSON array"),

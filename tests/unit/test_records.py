@@ -121,7 +121,8 @@ GOOD_CSV = [
     (b'1,"",', {"i": 1, "s": ""}),
     (b'"1","a""b,c",', {"i": 1, "s": 'a"b,c'}),
     (b'1,a"b,', {"i": 1, "s": 'a"b'}),
-    (b'1,"a"b,', {"i": 1, "s": "ab"}),
+    (b'1,a"b"c"",', {"i": 1, "s": 'a"b"c""'}),
+    (b'1,5" x 3" pipe,', {"i": 1, "s": '5" x 3" pipe'}),
     (b"1, a ,\r", {"i": 1, "s": " a "}),
     (b'1,"a\rb",', {"i": 1, "s": "a\rb"}),
     (b"1,NULL,", {"i": 1, "s": "NULL"}),
@@ -142,6 +143,13 @@ BAD_CSV = [
     (b'1,a,"', Reason.malformed),
     (b'1,a"b,"2020-01-01', Reason.malformed),
     (b'1,"a"",', Reason.malformed),
+    (b'1,"a"b,', Reason.malformed),
+    (b'1,"a" ,', Reason.malformed),
+    (b'1,""b,', Reason.malformed),
+    (b'1,"a""b"c,', Reason.malformed),
+    (b'1,"a,"b,2020-01-01', Reason.malformed),
+    (b'"1"2,a,', Reason.malformed),
+    (b'1,a,"2020-01-01"T00:00:00Z', Reason.malformed),
     (b"1,a,\r2,b,", Reason.malformed),
     (b"1,a,\r\r", Reason.malformed),
     (b"\xef\xbb\xbf1,a,", Reason.malformed),
@@ -316,6 +324,17 @@ def test_open_quote_at_the_end():
     for tail in (b"", b"\n", b"\n\n\n"):
         rows, (bad,) = read(b'1,a,\n2,b,"2020-01-01' + tail, CSV)
         assert len(rows) == 1 and bad.offset == 5
+
+
+def test_a_header_with_a_name_that_is_near() -> None:
+    """It is told, and how it is read; but no field of what may be a record."""
+    schema = pa.schema({"id": pa.string(), "fee": pa.int64()})
+    for header, near in ((b"id,Fee\n", "Fee"), (b"id,fees\n", "fees")):
+        with pytest.raises(SourceError, match=f"'fee' is not in it, which has '{near}'.*Declare"):
+            read_header(io.BytesIO(header), Csv(), schema)
+    with pytest.raises(SourceError) as told:
+        read_header(io.BytesIO(b"id,Fee\n"), Csv(), schema, samples=False)
+    assert "Fee" not in str(told.value)
 
 
 def test_header_gives_the_order():

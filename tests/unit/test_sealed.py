@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "files.md"
 
 # Attacks P22.
 def test_the_page_has_the_table() -> None:
-    """docs/files.md shows what becomes of a part in each of the 32 cases, each once."""
+    """docs/files.md shows what becomes of a part in each of the 40 cases, each once."""
     text = DOCS.read_text(encoding="utf-8").partition("| under its name |")[2]
     lines = re.findall(r"^\| ([a-z, ]+) \| ([a-z, ]+) \| ([a-z ]+) \| ([a-z ]+) \|$", text, re.M)
     told = {
@@ -48,9 +48,11 @@ class Shelf:
     digested: list[str] = field(default_factory=list)
     refused: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
+    lost: dict[str, int] = field(default_factory=dict)
     unread: dict[str, OSError] = field(default_factory=dict)
     misfits: set[str] = field(default_factory=set)
     moved: dict[str, str] = field(default_factory=dict)
+    put: set[str] = field(default_factory=set)
     when: datetime | None = None
 
     @property
@@ -77,8 +79,17 @@ class Shelf:
         self.digested.append(part.name)
         return self.contents[part.name]
 
+    def removed(self, claim: Claim) -> None:  # noqa: ARG002
+        return None
+
     def discover(self) -> Listing:
         return Listing(found=[*map(self.part, self.contents)], refused=[], complete=True)
+
+    def below(self) -> list[Part]:
+        return [*self.discover().found]
+
+    def is_put_away(self, known: Partition) -> bool:
+        return known.name in self.put
 
     def now(self, name: str) -> Part:
         if name not in self.contents:
@@ -104,7 +115,7 @@ class Shelf:
         if name == "keys":
             return [{"key": key} for key in {k.evidence["head_hash"] for k in read}]
         return [
-            vars(k) | {"retired": k.name in self.retired}
+            vars(k) | {"retired": k.name in self.retired, "lost": self.lost.get(k.name)}
             for k in read
             if k.evidence["content"] in contents
         ]
@@ -233,6 +244,20 @@ def test_a_part_that_was_moved_over_its_copy() -> None:
 
 
 # Attacks P9, P13.
+# Attacks P27.
+@pytest.mark.parametrize("by_position", [True, False])
+def test_the_name_of_a_part_that_was_put_away(by_position: bool) -> None:
+    """Other content there begins; the same goes on, and nothing of it is read twice."""
+    shelf = Shelf(by_position=by_position, contents={"a": "y"}, put={"a"})
+    shelf.read("a", "x")
+    found = shelf.match()
+    assert refusals(found) == {} and went_on(found) == {"a": None}
+    assert [gone.partition.name for gone in found.gone] == ["a"]
+    shelf.contents = {"a": "x"}
+    found = shelf.match()
+    assert (refusals(found), found.gone) == ({}, [])
+
+
 def test_a_hard_link_to_a_settled_part() -> None:
     """The settled one stays, also when the other name is known too."""
     shelf = Shelf(contents={"0": "x1", "a": "x1"}, moved={"0": "a:x1"}, by_position=False)
@@ -286,6 +311,19 @@ def test_a_part_that_was_closed_goes_on() -> None:
     shelf.read("a", "x1", reached=5, closed=True)
     found = shelf.match()
     assert went_on(found) == {"b": "a"} and found.resumed == (("b", "a"),)
+
+
+# Attacks P22.
+@pytest.mark.parametrize("by_position", [True, False])
+def test_a_part_whose_rest_was_accepted_as_lost(by_position: bool) -> None:
+    """It waits for a person when it is back, under any name, unless it is read again already."""
+    shelf = Shelf(contents={"b": "x1"}, by_position=by_position, lost={"a": 5})
+    shelf.read("a", "x1", reached=5, closed=True)
+    found = shelf.match()
+    assert went_on(found) == {} and refusals(found) == {"b": "returned"}
+    assert "`semel accept p b --from 5`" in found.refused[0].detail
+    shelf.read("c", "x1", reached=7, closed=True)
+    assert went_on(shelf.match()) == {"b": "c"}
 
 
 # Attacks P19.

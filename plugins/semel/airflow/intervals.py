@@ -6,7 +6,7 @@ without a schedule no field for it. These name theirs in the run's configuration
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow.sdk import Param
@@ -14,6 +14,7 @@ from airflow.sdk import Param
 from semel.declare.parts import Select
 from semel.errors import TerminalError
 from semel.pipeline.spec import Spec
+from semel.reports.intervals import TICK, cells_of
 
 INTERVAL_START, INTERVAL_END = "interval_start", "interval_end"
 """The keys of a run's configuration."""
@@ -80,6 +81,20 @@ def interval(context: Mapping[str, Any], spec: Spec) -> tuple[datetime, datetime
         )
     # Airflow's are of pendulum, which forgets the zone of datetime.UTC when a day is subtracted.
     return datetime.fromisoformat(start.isoformat()), datetime.fromisoformat(end.isoformat())
+
+
+def left_out(context: Mapping[str, Any], spec: Spec) -> tuple[datetime, datetime] | None:
+    """The interval whose scheduled run Airflow will not create, because this manual run has its
+    logical date, as one has that is triggered at the start of the interval that goes on now.
+    """
+    run = context["dag_run"]
+    at = getattr(run, "logical_date", None)
+    by_schedule = spec.schedule and spec.source.select is Select.INTERVAL
+    if not at or not by_schedule or run.run_type != "manual":
+        return None
+    at = datetime.fromisoformat(at.isoformat()).astimezone(UTC)
+    start, end = cells_of(spec.schedule, at, at + TICK)
+    return (start, end) if start == at and end > datetime.now(UTC) else None
 
 
 def _moment(given: object) -> datetime:

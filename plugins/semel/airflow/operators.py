@@ -19,7 +19,7 @@ from airflow.sdk import BaseOperator, SkipMixin
 
 from semel import pipeline
 from semel.airflow import assets, links, metrics, notify, replays, told
-from semel.airflow.intervals import interval
+from semel.airflow.intervals import interval, left_out
 from semel.errors import SemelError, StateError, TerminalError
 from semel.pipeline.spec import Spec
 
@@ -256,6 +256,9 @@ class PlanOperator(WaitingOperator, SkipMixin):
             text = replays.planned_text(found)
             return text if found else self._pass_over(context, text)
         key, between = request_key(context), interval(context, spec)
+        if found := left_out(context, spec):
+            for line in summary.left_out(spec.name, *found):
+                self.log.warning(line)
         answer = plan.plan(ledger, spec, key, between, self.say_all)
         text = summary.plan(answer)
         late = self._late(spec, answer, context)

@@ -20,10 +20,12 @@ from semel import limits
 from semel.declare.ddl import ColumnType
 from semel.declare.parts import REST_COLUMN, Unknown
 from semel.sources.reread import split_fields
+from semel.sources.spec import Csv
 
 Judge = Callable[[bytes], "Judged"]
 
 _TOO_LONG = f"it is longer than {limits.RECORD_BYTES_MAX} bytes"
+_GLUED = 2  # The last rules by which text after a closing quote is the field's.
 _INTEGERS = {"bigint": 64, "int": 32, "smallint": 16}
 _DIGITS = re.compile(r"-?\d+(\.\d*[1-9])?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -103,20 +105,19 @@ def bytes_judge(raw: bytes) -> Judged:
 def csv_judge(
     columns: dict[str, ColumnType],
     header: list[str],
-    delimiter: str,
-    quote: str,
-    multiline: bool,
+    csv: Csv,
     rules: Rules,
 ) -> Judge:
     """The judge of CSV records. `header` gives the order of the fields."""
 
     def values(text: str, doubts: list[str]) -> tuple[str | None, ...]:
-        fields = split_fields(text, delimiter, quote)
-        if fields is None:
-            raise _BadError("a quote does not end")
+        try:
+            fields = split_fields(text, csv, glued=rules.number <= _GLUED)
+        except ValueError as error:
+            raise _BadError(str(error)) from error
         if len(fields) != len(header):
             raise _BadError(f"it has {len(fields)} fields, not {len(header)}")
-        if not multiline and "\r" in text:
+        if not csv.multiline and "\r" in text:
             raise _BadError("a CR without LF")
         found = dict(zip(header, fields, strict=True))
         return tuple(

@@ -12,7 +12,7 @@ from semel.audit.exact import Rules
 from semel.clients.duck import TYPES, duck_type
 from semel.clients.sql import column, quoted
 from semel.declare.ddl import ColumnType
-from semel.declare.parts import Scope, Unknown
+from semel.declare.parts import NO_QUOTE, Scope, Unknown
 from semel.formats.table import sink_format
 from semel.pipeline.spec import Spec
 from semel.sources.reread import csv_of
@@ -125,7 +125,7 @@ def sift(dialect: Dialect) -> tuple[str, dict[str, str]]:
         "good": " AND ".join(good),
         "values": f"[{', '.join(f'''NULLIF(s[{at}], '')''' for at in fields)}]",
         "count": str(len(dialect.header)),
-        "quote": quoted(dialect.csv.quote),
+        "quote": quoted("\n" if dialect.csv.quote == NO_QUOTE else dialect.csv.quote),
         "delimiter": quoted(dialect.csv.delimiter),
     }
 

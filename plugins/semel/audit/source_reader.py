@@ -200,8 +200,7 @@ def _judge_of(dialect: Dialect) -> Judge:
         return bytes_judge
     if dialect.csv is None:
         return json_judge(columns, dialect.rules)
-    csv, header = dialect.csv, list(dialect.header)
-    return csv_judge(columns, header, csv.delimiter, csv.quote, csv.multiline, dialect.rules)
+    return csv_judge(columns, list(dialect.header), dialect.csv, dialect.rules)
 
 
 def _kept_right(raw: bytes, reason: str, kept: Kept) -> bool:

@@ -1,5 +1,6 @@
 """`semel check`: whether ledger, Spark, executors and folders are as semel needs them."""
 
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated
 
@@ -23,7 +24,9 @@ def check(
     Example: semel check flights
     """
     from semel import pipeline as pipelines
-    from semel.errors import SpecError, first_line
+    from semel.errors import SemelError, SpecError, first_line
+    from semel.ledger import Ledger
+    from semel.reports.gaps import gaps
     from semel.spark.check import check as look
 
     broken = ""
@@ -41,6 +44,10 @@ def check(
         from semel.airflow import notify
 
         found.add(f"notify {name}", *notify.in_this_shell(name))
+    for spec in (spec for spec in specs if spec.source.upstream):
+        with suppress(SemelError), Ledger() as ledger:
+            for refusal in gaps(ledger, spec).refusals:
+                found.add("source", f"{spec.name}: {refusal.name}: {refusal.detail}", f"semel gaps {spec.name}")
     if broken:
         found.add("pipelines", broken, "semel validate")
 

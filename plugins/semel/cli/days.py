@@ -99,6 +99,13 @@ def _notes(answer: "Days", items: str, unit: str) -> list[str]:
         lines.append("* this batch's interval is longer: its records count in no line")
     if answer.newest:
         lines.append(f"nothing is newer than {answer.newest:%F}; --from and --to show other days")
+    if answer.ahead:
+        day = f"{answer.ahead:%F}"
+        lines += [
+            f"the source has {items} of times yet to come, the last of {day}: a zip archive or a "
+            "wrong clock may have set them. Correct them, or run their intervals",
+            f"next: semel days {answer.pipeline} --from {day} --to {day}",
+        ]
     if answer.cut:
         lines.append(
             f"more than {DAYS_BATCHES_MAX:,} batches: those before "

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from semel.audit import Verdict
     from semel.pipeline.spec import Spec
     from semel.reports.code_versions import Made
-    from semel.reports.gaps import Gaps
+    from semel.reports.gaps import Gap, Gaps
 
 BATCHES_SHOWN = 50
 """Batches that `semel batches` lists unless told otherwise."""
@@ -184,7 +185,10 @@ def gaps(pipeline: Pipeline, as_json: console.AsJson = False) -> None:
         for gap in found.gaps:
             holder = f" by batch {gap.batch_id} of {gap.request_key}" if gap.batch_id else ""
             silent = ", which gives no sign of life" if gap.silent else ""
-            print(f"{gap.state}{holder}{silent}: {gap.name!r} {unit} {gap.start} to {gap.end}")
+            passed = f"; {spec.source.passes_by}" if gap.passed_by else ""
+            print(
+                f"{gap.state}{holder}{silent}: {gap.name!r} {unit} {gap.start} to {gap.end}{passed}"
+            )
         for refusal in found.refusals:
             print(f"refused: {refusal.name!r}: {refusal.reason}: {refusal.detail}")
         for loss in found.losses:
@@ -216,10 +220,25 @@ def _takes(spec: "Spec", found: "Gaps") -> list[str]:
     ]
     late = takes(spec.name, spec.schedule, {gap.day for gap in found.gaps if gap.day})
     lines += [_LATE, *late] if late and spec.schedule else late
-    unclaimed = any(gap.state is State.UNCLAIMED for gap in found.gaps)
+    unclaimed = any(gap.state is State.UNCLAIMED and not gap.passed_by for gap in found.gaps)
     if unclaimed and spec.source.select == "arrival":
         lines.append(f"next: semel run {spec.name}")
+    if unclaimed and spec.source.select == "interval" and not spec.source.dated:
+        lines += _undated(spec, [gap for gap in found.gaps if gap.state is State.UNCLAIMED])
     return lines
+
+
+def _undated(spec: "Spec", unclaimed: "list[Gap]") -> list[str]:
+    """What takes records by their own times: an interval up to now takes them wherever they lie."""
+    from semel.pipeline.opening import open_source
+
+    source, now = open_source(spec), datetime.now(UTC)
+    times = [source.first_time(g.name, g.start, g.end) for g in unclaimed[:FILES_NAMED_MAX]]
+    first = min([now.timestamp(), *(time for time in times if time is not None)])
+    day, today = datetime.fromtimestamp(first, UTC).date(), now.date()
+    if day == today and spec.schedule:
+        return []
+    return [f"next: semel run {spec.name} --interval {day} {today + timedelta(days=1)}"]
 
 
 _LATE = (

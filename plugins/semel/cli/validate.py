@@ -1,5 +1,6 @@
 """`semel validate`: what is wrong with pipeline files, before Airflow sees them."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +44,20 @@ def _file(given: Path) -> Path:
     return pipeline.file_of(given.name) if is_name else given
 
 
+def _beside(loaded: "dict[Path, Spec]") -> "dict[Path, Spec]":
+    """The pipelines whose files lie in the same folders, where those are right."""
+    from semel import pipeline
+    from semel.errors import SpecError
+
+    given, found = {path.resolve() for path in loaded}, {}
+    for folder in {path.parent for path in loaded}:
+        for path in pipeline.declarations(folder):
+            with suppress(SpecError):
+                if path.resolve() not in given:
+                    found[path] = pipeline.load(path)
+    return found
+
+
 def validate(
     files: Annotated[
         list[Path] | None,
@@ -83,7 +98,9 @@ def validate(
             )
         except SpecError as error:
             checked.append({"file": path, "errors": str(error).splitlines()})
-    clashes = pipeline.clashes(loaded)
+    beside = _beside(loaded)
+    known = pipeline.clashes(beside)
+    clashes = [clash for clash in pipeline.clashes(beside | loaded) if clash not in known]
     count = len(clashes) + sum(len(one["errors"]) for one in checked)
 
     def render() -> None:

@@ -43,6 +43,8 @@ ORPHAN_SECONDS = 3_600
 RESERVED_PREFIX = "_semel"
 """Columns that semel adds begin with this; no declared column may."""
 
+NO_QUOTE = "none"
+"""As `quote`: no character is one."""
 REST_COLUMN = f"{RESERVED_PREFIX}_rest"
 """The column (json) of all keys that the schema does not name, with `source.unknown: keep`."""
 
@@ -245,7 +247,10 @@ class Limits(Model):
     records_per_batch_max: int = Field(default=BATCH_RECORDS_MAX, ge=1, strict=True)
     """Offsets of one batch, of topics; the rest as above."""
     quarantine_ratio_max: float = Field(default=0.05, ge=0, le=1, strict=True)
-    """The batch fails when a larger share of its records is quarantined (1: never)."""
+    """The batch fails when a larger share of its records is quarantined, or with csv.multiline of
+    its bytes (1: never)."""
+    lines_per_record_max: int | None = Field(default=None, ge=1, strict=True)
+    """csv.multiline only: the batch fails when a record has more lines."""
     late_ratio_max: float = Field(default=0.5, ge=0, le=1, strict=True)
     """scope: bucket only: the batch fails when a larger share of its records is late (1: never)."""
     unknown_schemas_max: int = Field(default=UNKNOWN_SCHEMAS_MAX, ge=0, strict=True)

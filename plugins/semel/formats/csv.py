@@ -1,4 +1,4 @@
-"""CSV: fields in a fixed order, quoted where needed; a quote within quotes is doubled.
+"""CSV: fields in a fixed order, quoted where needed; a quote within quotes is doubled or escaped.
 
 An empty field is null, a quoted empty one is the empty text (and no number, date or flag). A
 record is a line, unless `multiline` allows line ends within quotes. In a quote that never ends, a
@@ -19,10 +19,13 @@ import pyarrow.csv
 
 from semel import limits
 from semel.declare.context import Context
+from semel.declare.parts import NO_QUOTE
 from semel.errors import SourceError, SpecError
 from semel.formats import words
 from semel.formats.blocks import line_ends
+from semel.formats.foreign import foreign
 from semel.formats.lines import BadRecords, Fault, Lines
+from semel.formats.quotes import OPEN, Quotes
 from semel.formats.words import FOUND_CHARS_MAX
 from semel.model.batch import Ignored
 from semel.model.reasons import Reason
@@ -30,7 +33,6 @@ from semel.model.reasons import Reason
 _BOM = b"\xef\xbb\xbf"
 _CR = 13
 _MARK = "a byte order mark within the file"
-_QUOTES = "a quote is not closed"
 _RETURN = "a carriage return (CR) without a line feed, or a quote that is not closed"
 _INTEGER = re.compile(r"[ \t]*-?[0-9]+[ \t]*")
 _HEX = r"^[ \t]*-?0[xX]"
@@ -42,7 +44,8 @@ class Csv:
     """The format `csv`. Without `header`, the columns are in the schema's order."""
 
     delimiter: str = ","
-    quote: str = '"'
+    quote: str | None = '"'
+    escape: str | None = None
     multiline: bool = False
     header: bool = True
 
@@ -54,7 +57,12 @@ class Csv:
 def declared(context: Context) -> Csv:
     """See table.SourceCode."""
     csv = context.declared.csv
-    return Csv(delimiter=csv.delimiter, quote=csv.quote, multiline=csv.multiline)
+    return Csv(
+        delimiter=csv.delimiter,
+        quote=None if csv.quote == NO_QUOTE else csv.quote,
+        escape=csv.escape,
+        multiline=csv.multiline,
+    )
 
 
 def read_header(
@@ -72,14 +80,21 @@ def read_header(
         return [], 0
     name = repr(getattr(file, "name", "the file"))
     try:
+        if why := foreign(head):
+            raise csv.Error(why)
         names, end = first_record(head, format)
     except (UnicodeDecodeError, csv.Error) as error:
         raise SourceError(f"{name}: the CSV header cannot be read ({error}); correct it") from error
+    if not "".join(names).strip():
+        raise SourceError(f"{name}: the first line is empty, and no CSV header; remove that line")
     if sorted(names) != sorted(schema.names):
         there = names if samples else f"{len(names)} columns"
+        lacking = (one for one in schema.names if samples and one not in names)
+        likes = (f". {one!r} is not in it{like}" for one in lacking
+                 if (like := words.near(one, names)))
         raise SourceError(
             f"{name}: the CSV header names {there}, the schema {schema.names}; "
-            "correct the file, or the pipeline's schema"
+            f"correct the file, or the pipeline's schema{next(likes, '')}"
         )
     return names, end
 
@@ -92,9 +107,13 @@ def first_record(head: bytearray, format: Csv) -> tuple[list[str], int]:
     ends = format.parser(pa.schema([]), [""]).record_ends(head, len(head))
     end = int(ends[0]) if len(ends) else len(head)
     text = head[:end].removeprefix(_BOM).decode()
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=format.delimiter,
-                      quotechar=format.quote, strict=True)
-    return next(rows, []), end
+    quotes = {"quotechar": format.quote} if format.quote else {"quoting": csv.QUOTE_NONE}
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=format.delimiter, strict=True,
+                      escapechar=format.escape, doublequote=not format.escape, **quotes)
+    names = next(rows, [])
+    if next(rows, None) is not None:  # A record would be passed over with it.
+        raise csv.Error("its line ends in CR alone")
+    return names, end
 
 
 class _CsvParser:
@@ -109,17 +128,17 @@ class _CsvParser:
         self.header_records = int(format.header)
         self._blank = b" \t\r".replace(format.delimiter.encode(), b"")
         self._one_column = len(columns) == 1
-        quote, delimiter = (re.escape(char.encode()) for char in (format.quote, format.delimiter))
         self.finders = (self._faults,)
-        self._record = re.compile(_record(quote, delimiter, rb"\r\n"))
-        self._multiline = re.compile(_record(quote, delimiter, rb"\n") + rb"\n")
-        self.record_ends = self._multiline_ends if format.multiline else line_ends
+        self._quotes = Quotes(
+            delimiter=format.delimiter, quote=format.quote, escape=format.escape
+        )
+        self.record_ends = self._quotes.record_ends if format.multiline else line_ends
         self._read = pa.csv.ReadOptions(
             use_threads=False, block_size=(1 << 31) - 1, column_names=columns
         )
         self._parse = pa.csv.ParseOptions(
             delimiter=format.delimiter,
-            quote_char=format.quote,
+            quote_char=format.quote or False,
             newlines_in_values=format.multiline,
         )
         self._declared = {field.name: field.type for field in schema}
@@ -130,13 +149,6 @@ class _CsvParser:
         self._texts = _convert_options(dict.fromkeys(checked, pa.string()), checked)
         integers = [name for name, kind in self._types.items() if pa.types.is_integer(kind)]
         self._integers = _convert_options(dict.fromkeys(integers, pa.string()), integers)
-
-    def _multiline_ends(self, buffer: bytearray, filled: int) -> np.ndarray:
-        ends, position = [], 0
-        while found := self._multiline.match(buffer, position, filled):
-            position = found.end()
-            ends.append(position)
-        return np.array(ends, np.int64)
 
     def parse(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
         """See lines.Parser.
@@ -161,9 +173,11 @@ class _CsvParser:
             for i in np.flatnonzero(np.isin(data[lines.starts], list(self._blank))):
                 if not self.clean(lines.raw(i)):
                     raise BadRecords(Reason.malformed, "a blank line")
-        if not self._record.fullmatch(lines.data, int(lines.starts[-1]), end):
-            raise BadRecords(Reason.malformed, _QUOTES)
-        source = _with_line_end(lines)
+        doubtful = np.zeros(1, np.int64) if len(lines) == 1 else self._quotes.doubtful(lines)
+        for at, text in zip(doubtful.tolist(), lines.raws(doubtful), strict=True):
+            if why := self._quotes.fault(text):
+                raise BadRecords(Reason.malformed, why, at)
+        source = self._source(lines)
         try:
             table = self._read_as(self._convert, source)
         except pa.ArrowInvalid as error:
@@ -218,7 +232,7 @@ class _CsvParser:
             counts[row.number - 1] = (Reason.field_count, why)
             return "skip"
 
-        table = self._read_as(self._texts, _with_line_end(lines), skip)
+        table = self._read_as(self._texts, self._source(lines), skip)
         found |= {int(rows[at]): fault for at, fault in counts.items()}
         self._add_unfit(np.delete(rows, list(counts)), table, found)
         return found
@@ -226,19 +240,26 @@ class _CsvParser:
     def _quote_faults(self, lines: Lines) -> dict[int, Fault]:
         found: dict[int, Fault] = {}
         codes = np.frombuffer(lines.data, np.uint8)
-        quote = self._parse.quote_char.encode()
-        returns = b"\r" in lines.data
-        if quote in lines.data or returns:
-            marks = codes == ord(quote)
-            places = lines.holding(marks | (codes == _CR) if returns else marks)
-            for at, text in zip(places.tolist(), lines.raws(places), strict=True):
-                if not self._record.fullmatch(text):
-                    found[at] = (Reason.malformed, _RETURN if b"\r" in text else _QUOTES)
+        places = self._quotes.doubtful(lines)
+        if b"\r" in lines.data:
+            places = np.union1d(places, lines.holding(codes == _CR))
+        for at, text in zip(places.tolist(), lines.raws(places), strict=True):
+            if why := self._quotes.fault(text):
+                found[at] = (Reason.malformed, _RETURN if why == OPEN and b"\r" in text else why)
         if _BOM in lines.data:
             for at in np.flatnonzero(codes[lines.starts] == _BOM[0]).tolist():
                 if lines.data.startswith(_BOM, lines.starts[at]):
                     found[at] = (Reason.malformed, _MARK)
         return found
+
+    def _source(self, lines: Lines) -> pa.Buffer:
+        """The records as pyarrow takes them, with a line end behind the last one.
+
+        Without it, pyarrow 26 takes an empty last field for a quoted one when another field is
+        quoted.
+        """
+        doubled = self._quotes.doubled(lines)
+        return _with_line_end(lines) if doubled is None else pa.py_buffer(doubled + b"\n")
 
     def _add_unfit(self, rows: np.ndarray, table: pa.Table, found: dict[int, Fault]) -> None:
         """Add what is wrong with the texts in the columns of numbers and flags."""
@@ -271,7 +292,7 @@ class _CsvParser:
         name = self._read.column_names[int(column[1])]
         if len(lines) == 1:
             text = _convert_options({name: pa.string()}, [name])
-            found = self._read_as(text, _with_line_end(lines)).column(name)[0].as_py()
+            found = self._read_as(text, self._source(lines)).column(name)[0].as_py()
             kind = self._declared[name]
             whole = pa.types.is_integer(kind) and _INTEGER.fullmatch(found)
             expected = words.within(kind) if whole else words.expected(kind)
@@ -279,22 +300,7 @@ class _CsvParser:
         return BadRecords(Reason.type_mismatch, message, index)
 
 
-def _record(quote: bytes, delimiter: bytes, line_end: bytes) -> bytes:
-    """Pattern of a record as pyarrow reads it: a quote means something at a field's start only.
-
-    There is one way at most to match a text, so a failure takes linear time.
-    """
-    rest = rb"[^%b%b]*" % (delimiter, line_end)
-    quoted = rb"Q[^Q]*(?:QQ[^Q]*)*Q(?!Q)".replace(b"Q", quote)
-    field = rb"(?:%b|(?!%b))%b" % (quoted, quote, rest)
-    return rb"%b(?:%b%b)*" % (field, delimiter, field)
-
-
 def _with_line_end(lines: Lines) -> pa.Buffer:
-    """The records with a line end behind the last one.
-
-    Without it, pyarrow 26 takes an empty last field for a quoted one when another field is quoted.
-    """
     start, end = lines.span
     for line_end in (b"\n", b"\r\n"):
         if lines.data.startswith(line_end, end):

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as at
 
 from semel.declare.ddl import ColumnType
+from semel.formats.words import near
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 """The digits of a whole number of so many bits."""
@@ -30,12 +31,15 @@ _BEYOND = _YEARS * 366 * 86_400 * 1_000_000
 """Microseconds that are in no year that a column holds: a time that is longer is cut to these."""
 
 
-def misfit(found: pa.DataType, kind: ColumnType) -> str | None:
-    """Why a declared type does not hold each value of a type that was found; None: it does.
+def misfit(found: pa.DataType, kind: ColumnType, *, within: bool = False) -> str | None:
+    """Why a declared type does not hold each value of a type that was found; None: it does. A
+    double holds most whole numbers: `taken` rounds the others, so these are for who judges values.
 
-    The sentence goes on behind the column's name.
+    The sentence goes on behind the column's name. `within`: it is part of a nested value.
     """
     found = _plain(found)
+    if at.is_integer(found) and kind.word == "double" and not within:
+        return None
     if instead := _instead(found):
         return f" is {found}, which semel does not read; let its writer write {instead}"
     if at.is_null(found) or found == kind.arrow():
@@ -43,9 +47,9 @@ def misfit(found: pa.DataType, kind: ColumnType) -> str | None:
     if kind.word == "struct" and at.is_struct(found):
         return _struct(found, kind)
     if kind.word == "map" and at.is_map(found) and _holds(_plain(found.key_type), pa.string()):
-        return _within("{}", misfit(found.item_type, kind.element))
+        return _within("{}", misfit(found.item_type, kind.element, within=True))
     if kind.word == "array" and _is_list(found):
-        return _within("[]", misfit(found.value_type, kind.element))
+        return _within("[]", misfit(found.value_type, kind.element, within=True))
     if not kind.nested and _holds(found, kind.arrow()):
         return None
     return f" is {found}, which {kind} does not hold"
@@ -70,8 +74,9 @@ def _struct(found: pa.StructType, kind: ColumnType) -> str | None:
     for name, inner in kind.fields:
         places = found.get_all_field_indices(name)
         if len(places) != 1:
-            return f".{name} is {'twice or more' if places else 'not'} in the file"
-        if why := misfit(found.field(places[0]).type, inner):
+            like = "" if places else near(name, (field.name for field in found))
+            return f".{name} is {'twice or more' if places else 'not'} in the file{like}"
+        if why := misfit(found.field(places[0]).type, inner, within=True):
             return f".{name}{why}"
     return None
 
@@ -128,6 +133,8 @@ def taken(array: pa.Array, declared: pa.DataType) -> pa.Array:
         return array
     if at.is_null(array.type):
         return pa.nulls(len(array), declared)
+    if at.is_integer(array.type) and at.is_float64(declared):
+        return array.cast(declared, safe=False)
     if not _is_like(array.type, declared):
         raise TypeError(f"{declared} does not hold {array.type}")
     if at.is_timestamp(declared):

@@ -5,7 +5,7 @@ A file has one type for each column, so whether a type can be taken is asked onc
 range, text that is none.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from types import MappingProxyType
@@ -34,6 +34,10 @@ _BUFFER_BYTES = 1 << 20
 
 _INT96 = "INT96"
 _FEWER = 16
+_SPARK = b"org.apache.spark."
+_SINCE = {"D": -141_427, "us": -25_567 * 86_400_000_000}
+"""1582-10-15 in days, and 1900-01-01 in microseconds, since 1970. Some writers number days before
+the first by the Julian calendar, and moments before the second by that or by other clocks."""
 
 
 class _Damaged(Exception):
@@ -191,7 +195,8 @@ def misfits(
         places = there.get_all_field_indices(name)
         if len(places) != 1:
             count = "twice or more" if places else "not"
-            found.append(f"column {name!r} is {count} in the file")
+            like = "" if places else words.near(name, there.names)
+            found.append(f"column {name!r} is {count} in the file{like}")
         elif why := misfit(there.field(places[0]).type, kind):
             found.append(f"column {name!r}{why}")
         elif signed and _is_encrypted(file, name):
@@ -201,6 +206,8 @@ def misfits(
                 f"column {name!r} is of the logical type {logical}, which binary does not hold; "
                 "let its writer write bytes without one"
             )
+        elif _hides(file, name):
+            found.append(f"column {name!r} has values of a type that readers take for nothing")
         elif name in exact and _is_int96(file, name):
             found.append(
                 f"column {name!r} is part of record_id and INT96, whose last digits cannot be "
@@ -221,6 +228,17 @@ def _logical(file: pq.ParquetFile, name: str) -> str:
     return next((logical for logical, old in kinds if (logical, old) != ("None", "NONE")), "")
 
 
+def _hides(file: pq.ParquetFile, name: str) -> bool:
+    """Whether something of a column is read as null by its type, and is not by its statistics."""
+    for at in range(len(file.schema)):
+        leaf = file.schema.column(at)
+        if leaf.path.partition(".")[0] == name and leaf.logical_type.type == "UNKNOWN":
+            groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+            if any((of := group.column(at).statistics) and of.num_values for group in groups):
+                return True
+    return False
+
+
 def _is_encrypted(file: pq.ParquetFile, name: str) -> bool:
     """Whether a column cannot be read without a key. Its metadata end the process: only reading
     tells.
@@ -232,6 +250,25 @@ def _is_encrypted(file: pq.ParquetFile, name: str) -> bool:
     except OSError:
         return True
     return False
+
+
+# Keeps P28.
+def since(file: pq.ParquetFile) -> dict[str, int]:
+    """From which day, and which moment, on a footer's writer numbers as others do, by unit; a unit
+    that is not there has no such limit. The rule is Spark's; before 2.4.6 it wrote no version.
+    """
+    known = file.metadata.metadata or {}
+    int96 = any(file.schema.column(at).physical_type == _INT96 for at in range(len(file.schema)))
+    version = known.get(_SPARK + b"version")
+    if version is None:
+        dates = times = _SPARK + b"sql.parquet.row.metadata" in known
+        dates |= known.get(b"writer.date.proleptic") == b"false"  # Hive.
+        times |= known.get(b"writer.zone.conversion.legacy") == b"true"
+    else:
+        dates = times = version < b"3.0" or _SPARK + b"legacyDateTime" in known
+        if int96:
+            times = version < b"3.1" or _SPARK + b"legacyINT96" in known
+    return {unit: _SINCE[unit] for unit, old in (("D", dates), ("us", times)) if old}
 
 
 def blocks(
@@ -287,7 +324,7 @@ class _Reader:
         held = (field for field in schema if field.name not in fixed)
         self._texts = {field.name for field in held if _has_bytes(field.type)}
         self._file, self._length, self._rows = file, length, file.metadata.num_rows
-        self._first, self._fixed = first, fixed
+        self._first, self._fixed, self._since = first, fixed, since(file)
         self._schema, self._exact, self._selection = schema, exact, selection
         self._undeclared = [n for n in file.schema_arrow.names if n not in schema.names]
 
@@ -369,7 +406,8 @@ class _Reader:
             made = taken(column, field.type)
             columns.append(made)
             for place, fault in (
-                *_text_faults(made, field.name),
+                *_rounded(column, made, field.name),
+                *_leaf_faults(made, field.name, self._leaf),
                 *_value_faults(made, field),
                 *self._loses(column, field.name),
             ):
@@ -388,6 +426,21 @@ class _Reader:
             ignored=Ignored(keys=dict.fromkeys(self._undeclared, table.num_rows)),
             left_out=left_out,
         )
+
+    def _leaf(self, array: pa.Array, name: str) -> Iterator[tuple[int, Fault]]:
+        """The places of bad text, and of old times."""
+        if pa.types.is_string(array.type):
+            yield from _bad_text(array, name)
+        unit = "D" if pa.types.is_date(array.type) else getattr(array.type, "unit", None)
+        if (first := self._since.get(unit)) is None:
+            return
+        numbers = pc.fill_null(array.cast(pa.int32() if unit == "D" else pa.int64()), first)
+        numbers = numbers.to_numpy(zero_copy_only=False)
+        day = np.datetime64(first, unit).astype("M8[D]")
+        expected = f"a time from {day} on, as the file's footer names an older calendar"
+        for place in np.flatnonzero(numbers < first).tolist():
+            found = words.misfit(name, expected, str(np.datetime64(int(numbers[place]), unit)))
+            yield place, (Reason.type_mismatch, found)
 
     def _loses(self, column: pa.Array, name: str) -> Iterator[tuple[int, Fault]]:
         """The rows of an id's time that has more digits than are kept."""
@@ -468,24 +521,38 @@ def _repeated_keys(array: pa.MapArray) -> list[int]:
     return np.unique(rows[1:][(np.diff(rows) == 0) & (np.diff(codes) == 0)]).tolist()
 
 
-def _text_faults(array: pa.Array, name: str) -> Iterator[tuple[int, Fault]]:
-    """The rows with text that is not UTF-8, or that holds a NUL, also within a value."""
+def _rounded(column: pa.Array, made: pa.Array, name: str) -> Iterator[tuple[int, Fault]]:
+    """The rows with a whole number that a double does not hold."""
+    kind = column.type
+    if pa.types.is_integer(kind) and pa.types.is_floating(made.type):
+        beyond = pc.greater_equal(made, 2.0 ** (kind.bit_width - pa.types.is_signed_integer(kind)))
+        lost = pc.or_(beyond, pc.not_equal(made.cast(kind, safe=False), column))
+        for place in np.flatnonzero(pc.fill_null(lost, False)).tolist():
+            found = words.misfit(name, "a number that a double holds", str(column[place]))
+            yield place, (Reason.type_mismatch, found)
+
+
+def _leaf_faults(
+    array: pa.Array, name: str, leaf: Callable[[pa.Array, str], Iterator[tuple[int, Fault]]]
+) -> Iterator[tuple[int, Fault]]:
+    """The rows with a value, or a part of one, that is faulty by `leaf`."""
     kind = array.type
-    if pa.types.is_string(kind):
-        yield from _bad_text(array, name)
-    elif pa.types.is_struct(kind):
+    if pa.types.is_struct(kind):
         for inner, field in zip(array.flatten(), kind, strict=True):
-            yield from _text_faults(inner, f"{name}.{field.name}")
+            yield from _leaf_faults(inner, f"{name}.{field.name}", leaf)
     elif pa.types.is_list(kind) or pa.types.is_map(kind):
         array = _as_list(array) if pa.types.is_map(kind) else array
         bounds = array.offsets.to_numpy()
         first, behind = int(bounds[0]), int(bounds[-1])
         values = array.values.slice(first, behind - first)
-        for place, fault in _text_faults(values, f"{name}[]"):
+        for place, fault in _leaf_faults(values, f"{name}[]", leaf):
             yield int(np.searchsorted(bounds, first + place, side="right")) - 1, fault
+    else:
+        yield from leaf(array, name)
 
 
 def _bad_text(array: pa.StringArray, name: str) -> Iterator[tuple[int, Fault]]:
+    """The places of text that is not UTF-8, or that holds a NUL."""
     data = _bytes_of(array)
     if data.view(np.int8).min(initial=1) > 0:  # ASCII, and no NUL.
         return

@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,18 @@ BASE64 = "base64 with its padding"
 def misfit(place: str, expected: str, found: str) -> str:
     """The sentence. `place` is a column, or something in it; `found` is as it is to be shown."""
     return f"{place}: expected {expected}, found {found}"
+
+
+def near(name: str, there: Iterable[str]) -> str:
+    """What is said where a file lacks a column and has one of almost that name; else nothing."""
+    folded = {other.casefold(): other for other in there}
+    if not (close := get_close_matches(name.casefold(), folded, n=1)):
+        return ""
+    other = folded[close[0]]
+    return (
+        f", which has {other!r}: names are compared letter by letter. Declare that name in "
+        "source.schema, or let its writer write the declared one"
+    )
 
 
 def shown(text: str, chars_max: int = FOUND_CHARS_MAX) -> str:

@@ -9,34 +9,24 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-import msgspec
 import pyarrow as pa
 
 from semel import limits
 from semel.declare.parts import RESERVED_PREFIX
 from semel.errors import SourceError
 from semel.formats.csv import Csv, first_record
+from semel.formats.foreign import LOOKED_AT_BYTES, foreign, is_json_lines, json_array
 from semel.infer.parse import blocks
 from semel.infer.sample import Sampled, told
 from semel.sources import quoted
 
 _BOM = b"\xef\xbb\xbf"
-_LOOKED_AT_BYTES = 256 << 10
-_LINES_LOOKED_AT = 100
 _DELIMITERS = ",;\t|"
 _SHOWN_CHARS = 60
 _NAME_CHARS_MAX = 500
 """YAML takes no key above 1,024 characters, and each may be written as two."""
 
-_STRANGE = {
-    b"\x1f\x8b": "gzip without a name that ends in .gz; rename it",
-    b"PAR1": "a Parquet file, of which no draft is made: its own schema has the types",
-    b"PK\x03\x04": "a zip archive or an Excel workbook; unpack it, or save it as CSV",
-    b"\xff\xfe": "UTF-16; convert it: `iconv -f UTF-16 -t UTF-8`",
-    b"\xfe\xff": "UTF-16; convert it: `iconv -f UTF-16 -t UTF-8`",
-}
 _JSON_NAME = re.compile(r"\.(jsonl?|ndjson)(\.gz)?$", re.IGNORECASE)
-_JSON_ARRAY = re.compile(rb"\s*\[\s*([{\[\]]|$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +45,14 @@ class Dialect:
 def dialect_of(sampled: Sampled) -> Dialect:
     """How a file is written that is not empty. SourceError says why semel does not read it."""
     head, name = sampled.parts[0], told(sampled.path)
-    if why := _unread(head):
-        raise SourceError(f"{name}: {why}")
     text = head.removeprefix(_BOM)
-    if _is_json_lines(text):
+    why = foreign(head) or json_array(text)
+    if why is None and b"\0" in head[:LOOKED_AT_BYTES]:
+        why = "it holds NUL bytes, so it is no text; sources are JSON Lines and CSV in UTF-8"
+    if why:
+        raise SourceError(f"{name}: {why}")
+    if is_json_lines(text):
         return Dialect(format="jsonl")
-    if _JSON_ARRAY.match(text[:_LOOKED_AT_BYTES]):
-        raise SourceError(
-            f"{name}: a JSON array; semel reads one object a line: `jq -c '.[]'` makes that of it"
-        )
     if text.lstrip().startswith(b"{") or _JSON_NAME.search(PurePath(name).name):
         raise SourceError(
             f"{name}: JSON, but not one object a line; `jq -c .` makes that of it"
@@ -90,43 +79,20 @@ def not_utf8(sampled: Sampled) -> str | None:
     )
 
 
-def _unread(head: bytes) -> str | None:
-    """Why the content is nothing that semel reads, whatever it is called."""
-    for start, why in _STRANGE.items():
-        if head.startswith(start):
-            return why
-    if b"\0" in head[:_LOOKED_AT_BYTES]:
-        return "it holds NUL bytes, so it is no text; sources are JSON Lines and CSV in UTF-8"
-    if b"\r" in head and b"\n" not in head:
-        return "its lines end in CR alone; `tr '\\r' '\\n'` makes lines of it"
-    return None
-
-
-def _is_json_lines(text: bytes) -> bool:
-    """Whether most of the first lines look like objects, and the first one that does is one."""
-    window = text[: max(_LOOKED_AT_BYTES, text.find(b"\n"))]
-    lines = [line for line in window.split(b"\n")[:_LINES_LOOKED_AT] if line]
-    alike = [line for line in map(bytes.strip, lines) if line[:1] == b"{" and line[-1:] == b"}"]
-    if 2 * len(alike) < len(lines) or not alike:
-        return False
-    for line in alike:
-        try:
-            return isinstance(msgspec.json.decode(line), dict)
-        except (msgspec.MsgspecError, RecursionError):
-            continue
-    return False
-
-
 def _csv(text: bytes, name: str, sampled: Sampled) -> Dialect:
-    """The delimiter by DuckDB's sniffer, which no bad record changes; the quote, and whether fields
-    hold line ends, as most records are good: of equal ones the first, and the sniffer's.
+    """The delimiter by DuckDB's sniffer, which no bad record changes; the quote, its escape, and
+    whether fields hold line ends, as most records are good: of equal ones the first, and the
+    sniffer's.
     """
     delimiter, sniffed = _sniffed(text)
     # Where no field begins with it, the other quote makes text of a lost one.
     quotes = sorted("\"'" if re.search(rb"(^|[,;\t|\n])'", text) else '"', key=sniffed.__ne__)
+    escapes = (None, "\\") if re.search(rb"\\[\"']", text) else (None,)
     best = None
-    for quote, multiline in itertools.product(quotes, (False, True)):
-        form = Csv(delimiter=delimiter, quote=quote, multiline=multiline, header=False)
+    for quote, escape, multiline in itertools.product(quotes, escapes, (False, True)):
+        form = Csv(
+            delimiter=delimiter, quote=quote, escape=escape, multiline=multiline, header=False
+        )
         if (found := _header(text, form)) is None:
             continue
         good, bad = _read(text, form, found)
@@ -151,7 +117,7 @@ def _sniffed(text: bytes) -> tuple[str, str]:
 
     with tempfile.NamedTemporaryFile(suffix=".csv") as file, duckdb.connect() as engine:
         # Line ends of both kinds are an error to it.
-        file.write(text[:_LOOKED_AT_BYTES].replace(b"\r\n", b"\n"))
+        file.write(text[:LOOKED_AT_BYTES].replace(b"\r\n", b"\n"))
         file.flush()
         sniffed = "SELECT Delimiter, Quote FROM sniff_csv(?, ignore_errors = true)"
         try:

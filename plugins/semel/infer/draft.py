@@ -123,8 +123,10 @@ def draft(name: str, samples: Samples) -> Draft:
     filled = samples.filled
     dialects = [dialect_of(one) for one in filled]
     _check_alike(filled, dialects)
-    # If one file has fields that hold line ends, others may.
+    # If one file has fields that hold line ends, or escapes, others may.
     dialect = max(dialects, key=lambda one: one.csv.multiline)
+    escape = next((one.csv.escape for one in dialects if one.csv.escape), None)
+    dialect = replace(dialect, csv=replace(dialect.csv, escape=escape))
     if dialect.format == "csv":
         left_out, texts = {}, _columns_of_csv(filled, dialects)
     else:

@@ -82,8 +82,8 @@ class SplitReport:
 
     `buckets`: the record-time buckets of its ids, in scope `bucket`. `times`: the first and last
     record time of its valid records, in microseconds since 1970, where windows are declared.
-    `samples` has one record for
-    each of the `reasons`. Its valid rows begin at `spill_row` of the task's spill. `kept` is a file
+    `parsed_bytes` were read, and records of `quarantined_bytes` were quarantined. `samples` has one
+    record for each of the `reasons`. Its valid rows begin at `spill_row` of the task's spill. `kept` is a file
     with a mask over all rows of the spill, for transforms.
     """
 
@@ -96,6 +96,8 @@ class SplitReport:
     kept: str | None = None
     buckets: Buckets | None = None
     times: tuple[int, int] | None = None
+    parsed_bytes: int = 0
+    quarantined_bytes: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
     samples: dict[str, Sample] = field(default_factory=dict)
     ignored: Ignored = Ignored()

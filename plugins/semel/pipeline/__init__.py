@@ -108,6 +108,12 @@ def clashes(loaded: dict[Path, Spec]) -> list[str]:
                 found.append(f"{path}: {why} of {other_path}")
             if why := _same_files(spec, other):
                 found.append(f"{path}: {why} {other_path} reads; leave it out of both")
+            # Keeps Q9.
+            if shared := sorted(spec.source.drained & other.source.drained):
+                found.append(
+                    f"{path}: source: {spec.name!r} and {other.name!r} ({other_path}) both receive "
+                    f"from {shared[0]}, which gives each message to one of them. Give each its own"
+                )
         seen.append((path, spec))
     return found + list(_circle(loaded))
 

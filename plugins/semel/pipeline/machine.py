@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from semel import limits
+from semel.declare.durations import format_duration
 from semel.declare.yaml import Key
 from semel.errors import TerminalError
 from semel.pipeline import transforms as spec_transforms
@@ -17,6 +18,7 @@ from semel.sinks.spec import ARCHIVES
 def problems(spec: Spec) -> Iterator[tuple[Key, str]]:
     """Each problem, with the key that it is about."""
     yield from _of_limits(spec)
+    yield from _of_ids(spec)
     for at, name in enumerate(spec.transforms):
         yield from ((("transforms", at), why) for why in spec_transforms.problems(name))
     yield from _of_folders(spec)
@@ -29,6 +31,18 @@ def _of_limits(spec: Spec) -> Iterator[tuple[Key, str]]:
         yield ("limits", "orphan_after"), (
             f"is shorter than {shortest} s: the driver of a stage gives a sign of life every "
             f"{limits.HEARTBEAT_SECONDS} s, and a plan between two of them would take its batch"
+        )
+
+
+def _of_ids(spec: Spec) -> Iterator[tuple[Key, str]]:
+    """`semel exact` reads the ids of a batch again, and those of a queue are only in its spool."""
+    spooled = spec.source.receives and spec.source.puts_away and spec.record_id
+    if spooled and spec.by_position and spec.hides_ids and spec.source.kept < spec.dedup.horizon:
+        kept, horizon = map(format_duration, (spec.source.kept, spec.dedup.horizon))
+        yield ("source", "keep_spool"), (
+            f"{kept} is shorter than dedup.horizon, {horizon}. `semel exact` could never make this "
+            "pipeline exactly once: it reads ids from the spool, for the output does not have "
+            f"them. Declare {horizon} or longer, or a shorter dedup.horizon"
         )
 
 

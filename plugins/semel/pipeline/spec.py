@@ -264,9 +264,12 @@ class Spec(Model):
     def keeps_ids(self) -> bool:
         """Whether each batch's ids are kept as files: from its output they cannot be had again."""
         declared = self.dedup.keep_ids
-        hidden = bool(self.transforms) or self.aggregate is not None
-        otherwise = hidden or not self.sink.in_folder
-        return not self.by_position and (otherwise if declared is None else declared)
+        return not self.by_position and (self.hides_ids if declared is None else declared)
+
+    @property
+    def hides_ids(self) -> bool:
+        """Whether the ids of a batch cannot be read from its output."""
+        return bool(self.transforms) or self.aggregate is not None or not self.sink.in_folder
 
     @property
     def exact_from(self) -> int | None:
@@ -304,7 +307,7 @@ class Spec(Model):
             plain["aggregate"]["columns"] = [
                 [name, str(function)] for name, function in self.aggregate.columns.items()
             ]
-        return plain | {"parser_rules": ddl.PARSER_RULES}
+        return plain | {"parser_rules": ddl.rules_of(self.source.format)}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "Spec":

@@ -146,7 +146,7 @@ def plan(
             bytes=sum(r.end - r.start for r in draft.ranges),
             bytes_left=draft.left,
             refusals=survey.refusals,
-            taken_over=tuple(survey.orphans) if batch else (),
+            taken_over=tuple(survey.orphans) if batch else survey.matched.released,
             resumed=survey.matched.resumed,
             anew=anew,
             earlier=earlier(request, survey),
@@ -231,7 +231,7 @@ def _write(
     pipeline_id = pipeline.pipeline_id
     whole = covered.sees_all(request, survey, draft)
     covers = Times()
-    if survey.same_refusals and not changed:
+    if survey.same_refusals and not (changed or matched.released):
         if whole:
             with ledger.transaction() as connection:
                 covers, is_new = covered.covers(connection, pipeline_id, request)
@@ -245,10 +245,9 @@ def _write(
         if not survey.same_refusals:
             _write_refusals(connection, pipeline_id, survey.refusals)
         released: set[int] = set()
-        if draft.ranges:
-            # Keeps P7, P11.
-            for orphan in survey.orphans:
-                released |= release(connection, orphan, f"taken over by {request.key}")
+        # Keeps P7, P11, CH1.
+        for orphan in survey.orphans if draft.ranges else matched.released:
+            released |= release(connection, orphan, f"taken over by {request.key}")
         partitions.retire(connection, matched.retired)
         partitions.close(connection, matched.gone, survey.lost)
         partitions.update(connection, draft.updates)

@@ -7,13 +7,15 @@ tells a plan whether its basis still holds.
 
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 
+from semel.errors import StateError
 from semel.ledger import Ledger, Row, change, row, rows
 from semel.sources import Gone, Known, Offer, Partition, Range, Refusal, Shown, Spans
 
@@ -45,8 +47,8 @@ class Held:
     others: list[int]
     refused: list[Refusal]
 
-    def known(self, ledger: Ledger, pipeline_id: int, shown: Shown) -> Known:
-        """What the ledger knows about the things shown."""
+    def known(self, ledger: Ledger, pipeline_id: int, shown: Shown) -> tuple[Shown, Known]:
+        """What is shown to this pipeline, and what the ledger knows about it."""
         digests = bytearray()
         for look in shown.looks():
             digests += sha256(look.encode()).digest()[:_LOOK_BYTES]
@@ -56,12 +58,26 @@ class Held:
         asked = self.others + gone.tolist()
         unsettled = shown.at(_outside(now, then).tolist())
         partitions = ledger.rows("partitions", "by_id", partitions=asked) if asked else []
-        return Known(
+        known = Known(
             partitions=[Partition(**r) for r in partitions],
             unsettled=unsettled,
             refused=self.refused,
             rows=partial(ledger.rows, pipeline_id=pipeline_id),
         )
+        return (shown, known) if not shown.private else without_private(shown, known)
+
+
+# Keeps P26.
+def without_private(shown: Shown, known: Known) -> tuple[Shown, Known]:
+    """The same without the private names of which nothing is known."""
+    over = shown.private & {one.name for one in (*known.unsettled, *shown.refused)}
+    over -= {partition.name for partition in known.partitions}
+
+    def rest(some: Iterable[Any]) -> list[Any]:
+        return [one for one in some if one.name not in over]
+
+    shown = replace(shown, found=rest(shown.found), refused=rest(shown.refused))
+    return shown, replace(known, unsettled=rest(known.unsettled))
 
 
 def _outside(some: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -197,11 +213,18 @@ def close(connection: sa.Connection, gone: Collection[Gone], unread: Collection[
         change(connection, "partitions", "close", partitions=json.dumps(found))
 
 
+# Keeps P25.
 def update(connection: sa.Connection, updates: list[Partition]) -> None:
-    """Update the rows of known partitions. A closed one is open again."""
-    if updates:
-        new = json.dumps([vars(partition) for partition in updates])
-        change(connection, "partitions", "update", partitions=new)
+    """Update the rows of known partitions. A closed one is open again.
+
+    StateError: a claim stands on other content of one of them.
+    """
+    new = json.dumps([vars(partition) for partition in updates])
+    if updates and change(connection, "partitions", "update", partitions=new) < len(updates):
+        raise StateError(
+            "plan would change the content of a source partition that a batch has claimed. "
+            "Nothing was written. semel has a bug: please report it"
+        )
 
 
 def retire(connection: sa.Connection, partitions: list[int]) -> None:

@@ -127,26 +127,28 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
         reading = thread.submit(read)
         shown = source.discover()
         state, held, before, spans = reading.result()
-    for note in shown.notes:
-        request.log(note)
-    known = held.known(ledger, pipeline_id, shown)
+    shown, known = held.known(ledger, pipeline_id, shown)
+    known = replace(known, orphans=frozenset(state.orphans))
     matched = source.match(shown, known, request.window)
+    for note in (*shown.notes, *matched.notes):
+        request.log(note)
     offers = [offer for offer in matched.offers if offer.known]
     ends = {o.known.source_partition_id: o.end for o in offers if o.end}
     read = {o.known.source_partition_id: o.known.reached for o in offers}
     closed = {item.partition.source_partition_id: item.seen for item in matched.gone}
     lows = {o.known.source_partition_id: o.low for o in offers if o.low}
-    orphans: list[int] = []
+    orphans = [*matched.released]
     free, lost, passed = {}, {}, {}
     if read or closed:
         with ledger.transaction() as connection:
-            orphans = partitions.holders(connection, state.orphans, ends)
+            orphans = sorted({*orphans, *partitions.holders(connection, state.orphans, ends)})
             furthest = {part: max(end, ends.get(part, 0)) for part, end in read.items()}
             free = partitions.free_ranges(connection, furthest, orphans)
             lost = partitions.free_ranges(connection, closed)
             passed = partitions.free_ranges(connection, lows)
     gone = [item for item in matched.gone if item.partition.source_partition_id in lost]
-    gone += [Gone(partition=k, seen=k.seen) for k in before if k.source_partition_id not in read]
+    done = read.keys() | closed.keys()
+    gone += [Gone(partition=k, seen=k.seen) for k in before if k.source_partition_id not in done]
     # Keeps KS3.
     missing = [o for o in offers if o.since <= o.low and o.known.source_partition_id in passed]
     gone += [Gone(partition=o.known, seen=o.low) for o in missing]

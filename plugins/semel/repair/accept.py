@@ -149,7 +149,7 @@ def _looks(
             version = partitions.version(connection, pipeline_id)
             held = partitions.held(connection, pipeline_id)
             there = row(connection, "accept", "open", pipeline_id=pipeline_id, name=name)
-        known = held.known(ledger, pipeline_id, shown)
+        shown, known = held.known(ledger, pipeline_id, shown)
         try:
             word = source.accept(
                 shown, known, name, same=same, start=start, is_open=there is not None

@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from semel import failpoints, settings
 from semel.archive import layout, owned, write_marker
 from semel.archive.marker import Marker, markers_in
+from semel.declare.durations import format_duration
 from semel.declare.wording import count, those
 from semel.errors import AGAIN, CorruptionError, RetryableError, StateError, TerminalError
 from semel.finalize import finalize
@@ -166,8 +167,10 @@ def _gone(spec: Spec, catalog: Taught) -> TerminalError:
     until = max(expires_at(marker) for marker in catalog.gone)
     return TerminalError(
         f"the ids of {those(numbers)} of {spec.name} cannot be found ({catalog.why}), so it stays "
-        "at_least_once. Restore output or source; or wait: they count until "
-        f"{until:%Y-%m-%d %H:%M} UTC, by the horizon that these batches were declared with",
+        "at_least_once. Restore output or source; or run it at_least_once until "
+        f"{until:%Y-%m-%d %H:%M:%S} UTC, when these ids count no more by the horizon that their "
+        "batches were declared with. Output or source of all later batches must stay for "
+        f"dedup.horizon, {format_duration(spec.dedup.horizon)}, or exact will miss theirs then",
         next=AGAIN,
     )
 

@@ -255,7 +255,7 @@ class Days:
     without a time, or outside the cells; None if it was not surveyed. `newest`: the end of the
     newest known interval, if the time asked for was moved to it. `cut`: before the first cell there
     are more batches than one answer holds. `newest_complete`: the newest complete window, where
-    windows are declared.
+    windows are declared. `ahead`: the last time that the source shows, if it is yet to come.
     """
 
     pipeline: str
@@ -266,6 +266,7 @@ class Days:
     newest: datetime | None = None
     cut: bool = False
     newest_complete: completeness.Range | None = None
+    ahead: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,7 +295,7 @@ def days(
     edges, newest = intervals.between(_schedule(spec), since, until, now), None
     groups, found = groups_of(ledger, spec, edges)
     if not found and since is until is None and not _shown_in(sight, edges):
-        newest = _newest(ledger, spec, sight)
+        newest = _newest(ledger, spec, sight, now)
         if newest is not None:
             edges = intervals.ending(_schedule(spec), newest)
             groups, found = groups_of(ledger, spec, edges)
@@ -306,7 +307,9 @@ def days(
     seen = None if sight is None else _seen(sight, edges)
     blind = by_commit or seen is None or not spec.source.dated or _is_blind(sight)
     dated = None if blind else seen
-    known = [item.when for item in (sight.found if sight else ()) if item.when]
+    now = max(now, edges[-1])
+    times = [item.when for item in (sight.found if sight else ()) if item.when]
+    known = [time for time in times if time < now]
     known += [edges[n] for group in groups for n in group.cells]
     oldest, newest_known = min(known, default=now), max(known, default=now)
     return Days(
@@ -326,6 +329,7 @@ def days(
         undated=None if seen is None else seen[-1],
         newest=newest,
         cut=cut,
+        ahead=max((time for time in times if time >= now), default=None),
         newest_complete=None
         if spec.window is None
         else completeness.newest(completeness.of(ledger, spec), spec.window.windows),
@@ -352,8 +356,8 @@ def _is_blind(sight: Sight) -> bool:
     return not sight.found and any(item.when is None for item in sight.gaps.refusals)
 
 
-def _newest(ledger: Ledger, spec: Spec, sight: Sight | None) -> datetime | None:
-    """The end of the newest batch interval, or just after the newest time that the source shows.
+def _newest(ledger: Ledger, spec: Spec, sight: Sight | None, now: datetime) -> datetime | None:
+    """The end of the newest batch interval, or just after the newest past time that is shown.
 
     For a pipeline without intervals, the time of the newest commit.
     """
@@ -367,7 +371,8 @@ def _newest(ledger: Ledger, spec: Spec, sight: Sight | None) -> datetime | None:
             else:
                 known = row(connection, "days", "newest_interval", **values)
             times = [known["at"]] if known else []
-    times += [f.when + intervals.TICK for f in (sight.found if sight else ()) if f.when]
+    shown = sight.found if sight else ()
+    times += [f.when + intervals.TICK for f in shown if f.when and f.when <= now]
     return max(filter(None, times), default=None)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
+from functools import partial
 
 from semel.ledger import Ledger, Row, pipelines, rows
 from semel.model.batch import Log
@@ -30,7 +31,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """Positions [start, end) of a file, or the like. `silent`: its batch gives no sign of life; run
+    """Positions [start, end) of a file, or the like. `passed_by`: no plan looks there. `silent`: its batch gives no sign of life; run
     it again. `interval`: its batch's, and what that `replays`. `day`: with `select: interval`, the
     day (UTC) of unclaimed records.
     """
@@ -45,6 +46,7 @@ class Gap:
     silent: bool = False
     interval: tuple[datetime, datetime] | None = None
     day: date | None = None
+    passed_by: bool = False
 
     @property
     def idle(self) -> bool:
@@ -122,11 +124,12 @@ def gaps_beside(
             count=LOSSES_SHOWN,
         )
     whens = {one.name: one.when for one in seen.shown.found}
-    found = [
-        _dated(gap, whens.get(gap.name))
-        for offer in seen.matched.offers
-        for gap in _of(offer, seen.free)
-    ]
+    found = [gap for offer in seen.matched.offers for gap in _of(offer, seen.free)]
+    next_look = seen.source.narrowed(None, partial(ledger.rows, pipeline_id=pipeline_id))
+    if found and next_look != seen.source:
+        looked = {one.name for one in next_look.discover().found}
+        found = [replace(gap, passed_by=gap.name not in looked) for gap in found]
+    found = [_dated(gap, whens.get(gap.name)) for gap in found]
     found += map(_held, held)
     found.sort(key=lambda gap: (gap.name, gap.start))
     answer = Gaps(

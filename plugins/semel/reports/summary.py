@@ -184,6 +184,15 @@ def late(name: str, days: Mapping[date, int]) -> str:
     return f"{LATE}{_unread('earlier', days)}; `semel gaps {name}` prints what takes them"
 
 
+def left_out(name: str, start: datetime, end: datetime) -> list[str]:
+    """A manual run keeps Airflow from creating the scheduled one of an interval."""
+    return [
+        f"Airflow will not create the scheduled run of {interval(start, end)}, because this manual "
+        "run has its logical date. Run that interval yourself once it has ended",
+        f"next: semel run {name} --interval {moment(start)} {moment(end)}",
+    ]
+
+
 def _unread(which: str, days: Mapping[date, int]) -> str:
     """How many files of which days no plan has taken, or seen as they are now."""
     count = sum(days.values())

@@ -329,7 +329,8 @@ def follows(
     names = {claim["name"] for claim in claims} & {*moving}
     try:
         names |= {*_names(renewed(ledger, spec, found["newest"]))}
-        if not names and found["newest_status"] == BatchStatus.FINALIZED:
+        no_replay = found["newest"] == root or found["newest_status"] == BatchStatus.FINALIZED
+        if not names and no_replay:
             return False, None
         with ledger.transaction() as connection:
             if names:
@@ -375,7 +376,7 @@ def _refuse_apart(
     connection: sa.Connection, spec: Spec, pipeline: Pipeline, root: int, names: list[str]
 ) -> None:
     """TerminalError: the records of a batch cannot be judged anew as a whole."""
-    pairs = {"roots": [root] * len(names), "names": names}
+    pairs = {"roots": [root] * len(names), "names": names, "orphans": []}
     apart = row(connection, "replay", "apart", pipeline_id=pipeline.pipeline_id, **pairs)
     if spec.record_id:
         why = "the catalog has the ids of its records at its place in the order of commits"
@@ -527,9 +528,11 @@ def _check_replaceable(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Ro
     root = found["batch_id"]
     if found["newest_status"] != BatchStatus.FINALIZED:
         number = found["newest"]
+        planned = found["newest_status"] == BatchStatus.PLANNED
         raise StateError(
             f"batch {number} (run {run_of(found['newest_key'])}) is {found['newest_status']}, and "
-            "only a finalized batch can be replayed; let its run finish",
+            "only a finalized batch can be replayed; let its run finish"
+            + f", or abandon it (`semel abandon {number}`)" * planned,
             next=f"semel show {number}",
         )
     # Keeps RP8.

@@ -167,7 +167,7 @@ def _check(
     """The number of the admission after the `last` one. SemelError: it is known to fail."""
     admission = last["admission"] + 1 if last else 1
     check_verdicts(ledger, pipeline, has_letters(ledger, root, admission))
-    check_source(ledger, spec, root)
+    check_source(ledger, spec, root, letters=f"semel letters {spec.name} --batch {root}")
     return admission
 
 

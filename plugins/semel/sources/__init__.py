@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 Spans = dict[int, list[tuple[int, int]]]
 """Ranges [start, end) by source partition, ascending."""
 
+PRIVATE = re.compile(r"(?:^|/)[_.]")
+"""Paths and keys with a part that begins so are notes of those who write (_SUCCESS), or not in their
+place yet (_temporary/a). A pattern with such a part takes them all the same."""
+
 Window = tuple[datetime, datetime] | None
 """The times that a plan asks for. None: all times."""
 
@@ -151,12 +155,13 @@ class Partition:
 @dataclass(frozen=True, kw_only=True)
 class Shown:
     """What a source shows now, oldest first, and what it cannot tell apart or read. `notes`: lines
-    about what was done for that.
+    about what was done for that. `private`: names that only who has read of them reads.
     """
 
     found: Sequence[Found]
     refused: list[Refusal]
     notes: tuple[str, ...] = ()
+    private: frozenset[str] = frozenset()
 
     def looks(self) -> Iterable[str]:
         """How each thing looks, in their order: what the ledger knows of one that is settled.
@@ -176,12 +181,14 @@ class Known:
 
     `partitions` are open and not settled. `unsettled` are the things shown that match no settled
     partition. `refused` are the last plan's refusals. `rows` runs one of the source's own queries.
+    `orphans` are planned batches without a sign of life, which this plan may abandon.
     """
 
     partitions: list[Partition]
     unsettled: list[Any]
     refused: list[Refusal]
     rows: "Callable[..., list[Row]]"
+    orphans: frozenset[int] = frozenset()
 
 
 def nothing_known(shown: Shown) -> Known:
@@ -256,6 +263,10 @@ class Matched:
     """Offers that get a new partition even if no range is taken from them."""
     resumed: tuple[tuple[str, str], ...]
     """(name, known name) of partitions recognised by their content."""
+    released: tuple[int, ...] = ()
+    """Orphans to abandon even if no range is taken: the source has replaced what they claimed."""
+    notes: tuple[str, ...] = ()
+    """Lines for the log about what is left to a batch that has not committed."""
 
 
 class Settled(NamedTuple):
@@ -390,6 +401,12 @@ class Source(ABC):
 
         This serves other tools only: it may be lost or repeated, and semel never reads it. Returns
         a sentence for the operator when a partition could not be reported, with the reason.
+        """
+        return None
+
+    def first_time(self, name: str, start: int, end: int) -> float | None:  # noqa: ARG002
+        """The earliest time, in seconds since 1970, of the first records in a range of a part that
+        has no time of its own. None: it is not known. Errors: as of `match`.
         """
         return None
 

@@ -8,10 +8,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
+from typing import AnyStr
 
 import numpy as np
 import pyarrow as pa
 
+from semel.declare.parts import NO_QUOTE
 from semel.errors import SourceError, TerminalError
 from semel.model.batch import Claim
 from semel.sources.spec import Csv, Records
@@ -163,43 +165,73 @@ def texts_of(name: str, values: Sequence[bytes | None]) -> tuple[pa.Array, dict[
     return pa.array(texts, pa.string()), bad
 
 
-def split_fields(text: str, delimiter: str, quote: str) -> list[tuple[str, bool]] | None:
-    """The fields of one CSV record, each with whether it was quoted; None: a quote does not end.
+def times_of(
+    name: str, values: Sequence[int | None], per_second: int
+) -> tuple[pa.Array, dict[int, str]]:
+    """A column of times, nulls where there is none; and which values are of no year 1 to 9999."""
+    low, high = -62_135_596_800 * per_second, 253_402_300_800 * per_second
+    known = [value if value is not None and low <= value < high else None for value in values]
+    bad = {
+        at: f"{name} is of no year from 1 to 9999"
+        for at, (value, time) in enumerate(zip(values, known, strict=True))
+        if value != time
+    }
+    unit = {1_000: "ms", 1_000_000: "us"}[per_second]
+    return pa.array(known, pa.int64()).cast(pa.timestamp(unit)), bad
 
-    A quote means something at the start of a field only; there, two are one within quotes.
+
+def split_fields(text: str, csv: Csv, *, glued: bool = False) -> list[tuple[str, bool]]:
+    """The fields of one CSV record, each with whether it was quoted. ValueError: it has none.
+
+    `glued`: text after a closing quote belongs to its field, as it did by the first rules.
     """
     fields: list[tuple[str, bool]] = []
     at = 0
     while True:
-        value, quoted = "", text.startswith(quote, at)
+        value, quoted = "", csv.quote != NO_QUOTE and text.startswith(csv.quote, at)
         if quoted:
-            at += 1
-            while True:
-                end = text.find(quote, at)
-                if end < 0:
-                    return None
-                value += text[at:end]
-                at = end + 1
-                if not text.startswith(quote, at):
-                    break
-                value += quote
-                at += 1
-        end = text.find(delimiter, at)
-        fields.append((value + text[at : end if end >= 0 else len(text)], quoted))
+            start, at = at + 1, _closed(text, at, csv.quote, csv.escape)
+            if at < 0:
+                raise ValueError("a quote does not end")
+            value = _meant(text[start : at - 1], csv)
+        end = text.find(csv.delimiter, at)
+        rest = text[at : end if end >= 0 else len(text)]
+        if quoted and rest and not glued:
+            raise ValueError("text follows a closing quote")
+        fields.append((value + rest, quoted))
         if end < 0:
             return fields
         at = end + 1
 
 
-def record_end(text: bytes, start: int, delimiter: bytes, quote: bytes) -> int:
+def _closed(text: AnyStr, at: int, quote: AnyStr, escape: AnyStr | None) -> int:
+    """The offset behind a quoted field that begins at `at`; -1: it does not end."""
+    at += 1
+    while (end := text.find(quote, at)) >= 0:
+        escaped = text.find(escape, at, end) if escape else -1
+        if escaped < 0 and (escape or not text.startswith(quote, end + 1)):
+            return end + 1
+        at = (end if escaped < 0 else escaped) + 2
+    return -1
+
+
+def _meant(text: str, csv: Csv) -> str:
+    """What is written between two quotes. ValueError: an escape stands before other text."""
+    if not csv.escape:
+        return text.replace(csv.quote * 2, csv.quote)
+    value, *parts = text.replace(csv.escape * 2, "\0").split(csv.escape)
+    if not all(part.startswith(csv.quote) for part in parts):
+        raise ValueError("an escape stands before neither a quote nor an escape")
+    return "".join((value, *parts)).replace("\0", csv.escape)
+
+
+def record_end(text: bytes, start: int, csv: Csv) -> int:
     """The offset behind a CSV record that may hold line ends within quotes, LF included."""
-    at = start
+    at, delimiter, quote = start, csv.delimiter.encode(), csv.quote.encode()
     while True:
         if text.startswith(quote, at):
-            at += 1
-            while (at := text.find(quote, at) + 1) and text.startswith(quote, at):
-                at += 1
-            if not at:
+            at = _closed(text, at, quote, csv.escape.encode() if csv.escape else None)
+            if at < 0:
                 return len(text)
         line, field = text.find(b"\n", at), text.find(delimiter, at)
         if line < 0 and field < 0:

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from semel.declare import ddl
 from semel.declare.context import Context
 from semel.declare.parts import (
+    NO_QUOTE,
     RESERVED_PREFIX,
     Duration,
     Limits,
@@ -37,8 +38,11 @@ class Csv(Model):
 
     delimiter: str = Field(default=",", pattern=r"^[\t -~]$")
     """The one character between two fields."""
-    quote: str = Field(default='"', pattern=r"^[!-~]$")
-    """The one character around a field that holds delimiters."""
+    quote: str = Field(default='"', pattern=rf"^([!-~]|{NO_QUOTE})$")
+    """The one character around a field that holds delimiters. none: no character is a quote."""
+    escape: str | None = Field(default=None, pattern=r"^[!-~]$")
+    """The one character before a quote within quotes, and before itself. null: a quote there is
+    doubled."""
     multiline: bool = Field(default=False, strict=True)
     """Fields may hold newlines. Such a file cannot be split: one task reads it whole."""
 
@@ -46,6 +50,12 @@ class Csv(Model):
     def _check(self) -> "Csv":
         if self.delimiter == self.quote:
             raise Problems([Problem(("quote",), "is the same character as the delimiter")])
+        if self.escape in (self.delimiter, self.quote):
+            why = "is the delimiter or the quote; leave it out where quotes are doubled"
+            raise Problems([Problem(("escape",), why)])
+        for key in ("escape", "multiline"):
+            if self.quote == NO_QUOTE and getattr(self, key):
+                raise Problems([Problem((key,), "has no meaning without quotes; leave it out")])
         return self
 
 
@@ -70,6 +80,7 @@ class Records(Model):
     dated: ClassVar[bool] = True
     streams: ClassVar[bool] = False
     expires: ClassVar[str] = ""
+    passes_by: ClassVar[str] = ""
     own_folder: ClassVar[bool] = False
     page: ClassVar[str]
     receives: ClassVar[bool] = False
@@ -157,9 +168,14 @@ class Records(Model):
         """Namespaces and names by OpenLineage's rules. `claimed`: the parts that batches read."""
         return [("file", str(self.folder()))]
 
-    def reads(self, place: Place) -> bool:  # noqa: ARG002 - most kinds have no sink
-        """Whether what a sink writes to a place is read by it, as far as names tell."""
-        return False
+    @property
+    def drained(self) -> set[str]:
+        """What it takes records out of, so that no other pipeline gets them: a name a way."""
+        return set()
+
+    @abstractmethod
+    def reads(self, place: Place) -> bool:
+        """Whether what a sink of any kind writes to a place is read by it, as far as names tell."""
 
     @property
     def beside(self) -> dict[str, str]:

@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 from semel import limits
 from semel.declare.context import Context
 from semel.formats import declared as formats
+from semel.formats.columns import convert
+from semel.formats.exact import taken
 from semel.formats.lines import Fault, Lines, Parser
 from semel.formats.records import OFFSET, Block, Judge, too_long, with_offset
 from semel.formats.selection import NONE
@@ -140,7 +142,7 @@ class Values:
     def _completed(
         self, table: pa.Table, beside: Mapping[str, pa.Array], rows: np.ndarray
     ) -> tuple[pa.Table, dict[int, Fault]]:
-        """The table with all columns in declared order, and faults of text that is none."""
+        """The table with all columns in declared order, and faults of values that do not fit."""
         if not beside:
             return table, {}
         whole = len(rows) == (len(next(iter(beside.values()))))
@@ -154,6 +156,10 @@ class Values:
                     int(rows[at]): (Reason.encoding, f"{name}: expected text in UTF-8 without NUL")
                     for at in unfit
                 }
+            elif pa.types.is_timestamp(kind):
+                field = self._schema.field(name)
+                found, unfit = convert(pa.chunked_array([taken(found, kind)]), field)
+                bad |= {int(rows[at]): (Reason.type_mismatch, why) for at, why in unfit}
             made[name] = found.cast(kind)
         columns = [
             made[field.name] if field.name in made else table.column(field.name)

@@ -317,14 +317,16 @@ def _seal(
 
 def _otherwise(spec: Spec) -> str:
     """What helps where the output's columns are others."""
+    transforms = ", and the transforms," if spec.transforms else ""
+    changed = f"source.schema and source.unknown{transforms}"
     if spec.aggregate is not None:
         return (
-            "rows of both would not add up. Change source.schema or the transform back, or declare "
-            "a new pipeline with its own name and sink"
+            f"rows of both would not add up. Change {changed} back, or declare a new pipeline with "
+            "its own name and sink"
         )
     return (
-        f"change the transform back, or `semel accept {spec.name} --columns` to let the output "
-        "have new columns from here on"
+        f"change {changed} back, or `semel accept {spec.name} --columns` to let the output have "
+        "new columns from here on"
     )
 
 

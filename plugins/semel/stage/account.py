@@ -54,6 +54,10 @@ def set_aside(job: StageJob, reports: list[SplitReport], counts: Counts) -> SetA
     if counts.quarantined > job.spec.limits.quarantine_ratio_max * counts.records_read:
         share = f"{counts.quarantined:,} of {counts.records_read:,} records"
         raise too_many(job, f"{share} would be quarantined", found.samples)
+    read, bad = (sum(getattr(r, f"{key}_bytes") for r in reports) for key in ("parsed", "quarantined"))
+    if job.spec.source.csv.multiline and bad > job.spec.limits.quarantine_ratio_max * read:
+        share = f"{wording.size(bad)} of {wording.size(read)}"
+        raise too_many(job, f"{share} would be quarantined", found.samples)
     # Keeps S28.
     if counts.late > job.spec.limits.late_ratio_max * counts.records_read:
         raise _too_late(job, counts, found.samples)

@@ -109,14 +109,15 @@ def _name(number: int) -> str:
 def search(source: Source, splits: list[Split], batch_id: int) -> list[Fatal]:
     """Find the first fatal records of some splits, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "semel.stage.fatal"],
+        [sys.executable, "-c", "from semel.stage.fatal import main; main()"],
         input=pickle.dumps((source, splits, batch_id)), stdout=subprocess.PIPE, check=False,
     )  # fmt: skip
     lines = done.stdout.decode().splitlines()
     return [Fatal(**json.loads(line)) for line in lines if line.startswith("{")]
 
 
-def _main() -> None:
+def main() -> None:
+    """What that process does."""
     source, splits, batch_id = pickle.load(sys.stdin.buffer)
     left = FOUND_MAX
     for split in splits:
@@ -154,7 +155,3 @@ def _died(source: Source, split: Split, batch_id: int, offsets: np.ndarray) -> i
             pass
     finally:
         os._exit(0)
-
-
-if __name__ == "__main__":
-    _main()

@@ -16,7 +16,7 @@ import xxhash
 from semel.catalog.ids import hash_ids, seconds_of
 from semel.declare import wording
 from semel.declare.parts import Late, Scope
-from semel.errors import TerminalError
+from semel.errors import ANEW, LimitError, TerminalError
 from semel.formats import words
 from semel.formats.lines import Fault
 from semel.formats.records import OFFSET, REJECTED, Block, printable
@@ -139,6 +139,7 @@ class Tally:
 
     kept: int = 0
     bytes: int = 0
+    quarantined_bytes: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     samples: dict[str, Sample] = field(default_factory=dict)
     ignored: Ignored = Ignored()
@@ -147,6 +148,7 @@ class Tally:
         return Tally(
             kept=self.kept + other.kept,
             bytes=self.bytes + other.bytes,
+            quarantined_bytes=self.quarantined_bytes + other.quarantined_bytes,
             reasons=self.reasons + other.reasons,
             samples=other.samples | self.samples,
             ignored=self.ignored + other.ignored,
@@ -172,9 +174,7 @@ def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
     """The error for a survivor that is no longer a valid record: where, and what is wrong."""
     at = min(block.faults)
     reason, detail = block.faults[at]
-    offset = int(block.lines.offsets[at])
-    (line,) = job.source.lines_of(split.claim, [offset], job.batch_id)
-    where = f"{split.claim.name!r} {wording.place(line, offset, job.spec.source.unit)}"
+    where = _place(job, split, int(block.lines.offsets[at]))
     shown = f" ({printable(detail)})" if job.spec.limits.log_samples else ""
     why = (
         "Either the schema changed so that it does not fit any more, or the file was edited in "
@@ -191,6 +191,11 @@ def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
     )
 
 
+def _place(job: StageJob, split: Split, offset: int) -> str:
+    (line,) = job.source.lines_of(split.claim, [offset], job.batch_id)
+    return f"{split.claim.name!r} {wording.place(line, offset, job.spec.source.unit)}"
+
+
 class _Reader:
     """One pass over a split. `skip`: offsets of further records to leave out."""
 
@@ -199,6 +204,7 @@ class _Reader:
     ) -> None:
         self._job, self._split = job, split
         self._digest = xxhash.xxh3_128()
+        self._lines_max = job.spec.limits.lines_per_record_max
         self._selection = job.selected.of(split, job.splits) if job.selected else None
         if skip is not None:
             self._selection = (self._selection or EVERYTHING).without(skip)
@@ -231,6 +237,8 @@ class _Reader:
             counts=counts,
             buckets=self._seen,
             times=times,
+            parsed_bytes=tally.bytes,
+            quarantined_bytes=tally.quarantined_bytes,
             reasons=dict(tally.reasons),
             samples=tally.samples,
             ignored=tally.ignored,
@@ -245,7 +253,25 @@ class _Reader:
             found = map(self._timed, found)
         if job.selected is not None and not job.selected.judged:
             return map(self._survivors, found)
+        if self._lines_max is not None and job.spec.source.csv.multiline:
+            found = map(self._bounded, found)
         return map(self._identify, map(self._takeable, found))
+
+    # Keeps S16.
+    def _bounded(self, block: Block) -> Block:
+        """LimitError: a record of the block spans more lines than are allowed."""
+        lines, most = block.lines, self._lines_max
+        ends = np.flatnonzero(np.frombuffer(lines.data, np.uint8) == ord("\n"))
+        spans = 1 + np.searchsorted(ends, lines.ends) - np.searchsorted(ends, lines.starts)
+        for at in np.flatnonzero(spans > most)[:1].tolist():
+            where = _place(self._job, self._split, int(lines.offsets[at]))
+            raise LimitError(
+                f"batch {self._job.batch_id}: {where}: the record spans "
+                f"{spans[at]:,} lines, more than limits.lines_per_record_max {most} allows. "
+                "No reader sees any of the batch. Close the record's quote, or raise the limit",
+                next=ANEW,
+            )
+        return block
 
     # Keeps RP3.
     def _survivors(self, block: Block) -> Block:
@@ -262,9 +288,12 @@ class _Reader:
         for at, (reason, _) in block.faults.items():
             reasons[str(reason)] += 1
             firsts[str(reason)] = min(at, firsts.get(str(reason), at))
+        # A quote that is not closed makes one record of many: its bytes count.
+        bad = [at for at, (reason, _) in block.faults.items() if reason != Reason.late]
         return Tally(
             kept=block.table.num_rows,
             bytes=block.bytes_read,
+            quarantined_bytes=int(block.lines.lengths[bad].sum()),
             reasons=reasons,
             samples={reason: self._sample(block, at) for reason, at in firsts.items()},
             ignored=block.ignored,

@@ -98,17 +98,20 @@ def outputs(ledger: Ledger, pipeline: Pipeline, root: int, generation: int) -> O
     )
 
 
-def check_source(ledger: Ledger, spec: Spec, root: int) -> None:
-    """SourceError: the source no longer has what the newest output of a batch is of, as it was."""
+def check_source(ledger: Ledger, spec: Spec, root: int, letters: str = "") -> None:
+    """SourceError: the source no longer has what the newest output of a batch is of, as it was.
+    `letters`: the command that shows the dead letters that are wanted.
+    """
     claims = [Claim.from_row(r) for r in ledger.rows("compare", "claims", batches=[root])]
     source = open_source(spec)
     try:
         source.check(source.find(claims, root), root)
     except SourceError as error:
-        step = f"semel show {root}" if error.lasting else AGAIN
-        raise type(error)(
-            f"{of_finalized(error)}. The output stays what it is", next=step, lasting=error.lasting
-        ) from error
+        step, why = AGAIN, f"{of_finalized(error)}. The output stays what it is"
+        if error.lasting:
+            step = letters or f"semel show {root}"
+            why += ". Send the dead letters' bytes to the source again, corrected" * bool(letters)
+        raise type(error)(why, next=step, lasting=error.lasting) from error
 
 
 def run_job(

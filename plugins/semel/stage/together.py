@@ -147,6 +147,7 @@ def _report(
         counts=Counts(
             records_read=survivors, survivors=survivors, bytes_read=job.bytes_of(split)
         ),
+        parsed_bytes=len(text),
     )
 
 

@@ -180,6 +180,7 @@ def days_of(
         until=until,
         states=[s for s in State if any(one.state is s for one in answer.days)],
         weeks=_weeks(answer.days) if intervals.are_days(answer.days) else None,
+        in_its_place=backfill.in_its_place(dag_id, [one.start for one in answer.days]),
     )
 
 

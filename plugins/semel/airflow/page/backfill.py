@@ -13,10 +13,12 @@ from airflow.api_fastapi.core_api.datamodels.backfills import BackfillPostBody
 from airflow.api_fastapi.core_api.routes.public import backfills
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from airflow.models.backfill import ReprocessBehavior
+from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
+from sqlalchemy import select
 
 from semel.airflow.page.common import is_paused, own, page, span, spec_of
 from semel.airflow.page.guard import Token, agreed, sign, write_down
@@ -85,6 +87,19 @@ def do_backfill(
 def backfilled(request: Request, dag_id: str, number: int) -> HTMLResponse:
     """That it was made, and what comes next."""
     return page(request, "backfilled.html", name=dag_id, number=number)
+
+
+def in_its_place(dag_id: str, starts: list[datetime]) -> dict[datetime, str]:
+    """By the start of an interval: the manual run of another interval that has its logical date, so
+    that Airflow creates no run of it, and a backfill would clear that one.
+    """
+    at = DagRun.logical_date
+    found = select(at, DagRun.run_id).where(
+        DagRun.dag_id == dag_id, DagRun.run_type == "manual", at.in_(starts),
+        DagRun.data_interval_start != at,
+    )  # fmt: skip
+    with create_session() as session:
+        return {when: run_id for when, run_id in session.execute(found)}
 
 
 def _body(dag_id: str, wanted: dict[str, str]) -> BackfillPostBody:

@@ -5,10 +5,12 @@ The connection is looked up in the process that uses it, a task's too, so no sec
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from semel import settings
 from semel.clients.connection import Fields, Unusable, parsed, require_kind, text_of, usable
+from semel.errors import TerminalError
 
 _SERVERS = "bootstrap.servers"
 _TAKEN = ("sasl.", "ssl.", "enable.ssl.", "socket.", "broker.address.")
@@ -94,3 +96,15 @@ def _plain(text: str) -> bool:
 def servers_of(config: Mapping[str, Any]) -> str:
     """The addresses of a cluster, in one order however they were written."""
     return ",".join(sorted(part.strip().lower() for part in config[_SERVERS].split(",")))
+
+
+def same_cluster(one: tuple[str | None, str | None], other: tuple[str | None, str | None]) -> bool:
+    """Whether two declarations (a connection's name, addresses) are of one cluster, as far as they
+    and this process tell: they have a broker in common.
+    """
+    brokers = []
+    for connection, servers in (one, other):
+        with suppress(TerminalError):  # Another process may know the connection.
+            known = servers_of(config_of(connection, servers)).split(",")
+            brokers.append({re.sub(r"^localhost:", "127.0.0.1:", broker) for broker in known})
+    return one == other or len(brokers) == 2 and not brokers[0].isdisjoint(brokers[1])

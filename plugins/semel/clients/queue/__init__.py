@@ -9,10 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 Attributes = list[tuple[str, bytes]]
 """Names and values, as the publisher gave them; a value need not be text."""
+
+MALFORMED = ""
+"""The name of the only attribute of a message whose attributes cannot be parsed: their bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +24,7 @@ class Pulled:
 
     `ids`: the service's, unique within the queue's address. `published`: microseconds since 1970 in
     UTC; None: unknown. `attempts`: the number of this delivery, from 1; 0: unknown. `handles`: what
-    this receiver acknowledges them by.
+    this receiver acknowledges them by. An ordering key that is no text has its bytes as surrogates.
     """
 
     ids: list[str] = field(default_factory=list)
@@ -37,21 +40,36 @@ class Pulled:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeadLetters:
+    """Where a service moves a message that nobody acknowledged in so many deliveries. `back`: the
+    command that brings such messages back, or finds them.
+    """
+
+    address: str
+    deliveries: int
+    back: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class About:
     """What a service says of a queue.
 
     `address`: what message ids are unique within, without secrets: another queue, or one that was
-    made anew under the same name, has another address. `deadline_seconds`: how long a message may
+    made anew under the same name, has another address. `notes`: settings that make it slower than
+    it could be, or leave messages out, each a sentence. `deadline_seconds`: how long a message may
     be held before it is delivered again. `retention`: how long it keeps what nobody acknowledges;
     None: it does not say. `waiting`: messages that are not delivered yet, about; None: unknown.
-    `oldest_seconds`: how long the oldest of them has waited; None: unknown.
+    `dead_letters`: None: it delivers a message until somebody acknowledges it. `ordered`: it may
+    hold messages back until the ones before them are acknowledged.
     """
 
     address: str
+    notes: tuple[str, ...] = ()
     deadline_seconds: float
     retention: timedelta | None = None
     waiting: int | None = None
-    oldest_seconds: float | None = None
+    dead_letters: DeadLetters | None = None
+    ordered: bool = False
 
 
 class Queue(ABC):
@@ -59,7 +77,13 @@ class Queue(ABC):
 
     Errors of all methods: UnavailableError: the service is away, or too busy. TerminalError: there
     is no such queue, or no right to it; `next` or the message says what to do.
+
+    `rights`: the least that its user needs, as the service spells them. `timed`: ids are to have the
+    time of publishing, where they are unique only within a topic that may be another one by now.
     """
+
+    rights: ClassVar[str] = ""
+    timed: bool = False
 
     def __enter__(self) -> Self:
         return self
@@ -70,6 +94,10 @@ class Queue(ABC):
     @abstractmethod
     def about(self) -> About:
         """Ask the service what queue this is."""
+
+    def dead(self) -> int | None:
+        """How many dead letters there are. None: unknown. For `semel check`."""
+        return None
 
     @abstractmethod
     def pull(self, messages: int, size: int, seconds: float) -> Pulled:

@@ -9,9 +9,10 @@ import asyncio
 import json
 import re
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel import settings
@@ -24,7 +25,7 @@ from semel.clients.connection import (
     text_of,
     usable,
 )
-from semel.clients.queue import About, Attributes, Pulled, Queue
+from semel.clients.queue import MALFORMED, About, Attributes, Pulled, Queue
 from semel.errors import SemelError, TerminalError, UnavailableError
 
 if TYPE_CHECKING:
@@ -41,14 +42,29 @@ message. The client would drop what is above it, and the server deliver that aga
 _STEP_SECONDS = 5
 """The longest wait for a message that is asked of a server at once."""
 
+_NOW_SECONDS = 0.1
+"""The wait of a request for the messages that are there. It needs one: where the consumer lets no
+more be held (max_ack_pending), the server would answer a request without one never."""
+
+_FULL_SECONDS = 0.02
+"""The wait where this receiver itself holds all that the consumer lets be held."""
+
 _EXAMPLE = '"conn_type": "nats", "host": "nats.example.com", "login": "me", "password": "..."'
 
 _ACK = "$JS.ACK."
 _DONE = {"404", "408"}
 """Statuses that end a pull: no messages, and no more within its time."""
 
-_SIZES = re.compile("(?i)maxbytes|batch completed")
-"""What a status 409 says of a pull that ended because of its own bounds."""
+_SIZES = re.compile("(?i)maxbytes|batch completed|maxwaiting")
+"""What a status 409 says of a pull that ended because of bounds, its own or those of others."""
+
+_WORD = rb"([^ \t\r\n]+)[ \t]+"
+_LINES = {
+    f"{verb}_RE": re.compile(rb"\A%b[ \t]+%b%b(%b)?%b(\d+)\r\n" % (
+        verb.encode(), _WORD, _WORD, _WORD, rb"(\d+)[ \t]+" if verb == "HMSG" else b"",
+    )) for verb in ("MSG", "HMSG")
+}  # fmt: skip
+"""What comes before a message: subject, number of the subscription, where to reply, sizes."""
 
 T = TypeVar("T")
 
@@ -59,26 +75,47 @@ def opened(
     servers: str | None,
     stream: str,
     consumer: str,
+    hold: int = 1,
     find: Callable[[str], str | None] = settings.connection,
 ) -> Queue:
     """A connection to a stream, by its consumer. It is made at the first request.
 
     `connection`: the name of an Airflow connection; else `servers`, as `nats://host:port,...`.
+    `hold`: how many messages all receivers of the pipeline hold at once.
     TerminalError: the package is not installed, or the connection cannot be used.
     """
     with installed("NATS", "nats"):
         from nats.aio.client import Client
+        from nats.protocol import parser
+
+    class Words(parser.Parser):
+        """Parts words as the server does: a subject may have other white space."""
+
+        parse = FunctionType(parser.Parser.parse.__code__, vars(parser) | _LINES)
 
     class Raw(Client):
-        """Keeps the bytes of the headers: the client replaces those that are no UTF-8, and keeps
-        one of several headers of a name.
+        """Keeps the bytes of headers and subjects. The client ends the connection at some that a
+        server takes, and keeps one of several headers of a name.
         """
 
-        async def _process_headers(self, headers: bytes) -> dict[str, Any] | None:
-            found = await super()._process_headers(headers)
-            return {**(found or {}), "": headers} if headers else found
+        def __init__(self) -> None:
+            super().__init__()
+            self._ps = Words(self)
 
-    return _Nats(Raw, _config(connection, servers, find), stream, consumer, connection or servers)
+        async def _process_headers(self, headers: bytes | None) -> dict[str, Any] | None:
+            if not headers:
+                return None
+            line = headers.partition(b"\r\n")[0].decode("latin-1").removeprefix("NATS/1.0")
+            status, _, said = line.strip().partition(" ")
+            return {"Status": status, "Description": said, "": headers}
+
+        def _build_message(self, sid: int, subject: bytes, *rest: Any) -> "Msg":
+            made = super()._build_message(sid, b"", *rest)
+            made.subject = subject.decode("utf-8", "surrogateescape")
+            return made
+
+    config, named = _config(connection, servers, find), connection or servers
+    return _Nats(Raw, config, stream, consumer, named, hold)
 
 
 def _config(
@@ -128,16 +165,18 @@ class _Nats(Queue):
     """A connection, with an event loop that runs while something is asked."""
 
     def __init__(
-        self, client: "type[Client]", config: dict[str, Any], stream: str, consumer: str, named: str
-    ) -> None:
+        self, client: "type[Client]", config: dict[str, Any], stream: str, consumer: str,
+        named: str, hold: int,
+    ) -> None:  # fmt: skip
         self._make, self._config = client, config
-        self.stream, self.consumer = stream, consumer
+        self.stream, self.consumer, self._hold = stream, consumer, hold
         self._where = f"the stream {stream!r} of NATS ({named})"
         self._loop = asyncio.new_event_loop()
         self._client: Client | None = None
         self._created: str | None = None
         self._bounds: dict[str, int] = {}
         self._arrived: list[Msg] = []
+        self._held = 0
         self._statuses: dict[str, tuple[str, str]] = {}
         self._news = asyncio.Event()
         self._pulls = 0
@@ -164,8 +203,8 @@ class _Nats(Queue):
         refused = "authorization" in said.lower() or "permissions" in said.lower()
         if refused or isinstance(error, errors.AuthorizationError):
             return TerminalError(
-                f"{self._where}: the user of the connection has no right to it ({said}); give it "
-                "the rights that docs/queues.md lists"
+                f"{self._where}: the user of the connection has no right to it ({said}). Give it "
+                f"these: {self.rights}"
             )
         if isinstance(error, ssl.SSLCertVerificationError):
             return TerminalError(
@@ -187,6 +226,7 @@ class _Nats(Queue):
 
         client = self._make()
         self._arrived.clear()  # They are delivered again.
+        self._held = 0
         async with asyncio.timeout(ANSWER_SECONDS):
             await client.connect(
                 **self._config, name="semel", allow_reconnect=False, error_cb=heard,
@@ -233,30 +273,24 @@ class _Nats(Queue):
                 "source.stream"
             )
         consumer = await self._ask(f"CONSUMER.INFO.{self.stream}.{self.consumer}")
-        config = consumer.get("config", {})
-        made = (
-            f"nats consumer add {self.stream} {self.consumer} --pull --ack explicit --deliver all "
-            "--wait 60s --max-pending 20000 --defaults"
-        )
         if not consumer:
-            raise TerminalError(f"{self._where} has no consumer {self.consumer!r}", next=made)
-        if config.get("deliver_subject") or config.get("ack_policy") != "explicit":
             raise TerminalError(
-                f"the consumer {self.consumer!r} of {self._where} is none that is pulled from, "
-                "with explicit acknowledgements; name another one, which is made by", next=made,
+                f"{self._where} has no consumer {self.consumer!r}", next=self._add(self.consumer)
             )
-        if config.get("max_deliver", -1) > 0:
-            raise TerminalError(
-                f"the consumer {self.consumer!r} of {self._where} delivers a message at most "
-                f"{config['max_deliver']} times: one that receivers pulled and died with so often "
-                "would never come",
-                next=f"nats consumer edit {self.stream} {self.consumer} --max-deliver -1 --force",
-            )
-        self._created = stream["created"]
+        config = consumer["config"]
+        for wrong, why, remedy in self._unfit(config, paused=consumer.get("paused", False)):
+            if wrong:
+                who = f"consumer {self.consumer!r} of {self._where}"
+                raise TerminalError(f"{who} {why}", next=remedy)
+        if stream["created"] != self._created:
+            # Numbers of another stream: to acknowledge by them would lose messages of this one.
+            self._created, self._held = stream["created"], 0
+            self._arrived.clear()
         self._bounds = {
             "batch": config.get("max_batch") or 1 << 30,
             "expires": config.get("max_expires") or _STEP_SECONDS * 10**9,
             "max_bytes": config.get("max_bytes") or 1 << 30,
+            "pending": pending if (pending := config.get("max_ack_pending", -1)) > 0 else 1 << 30,
         }
         kept = stream["config"].get("max_age")
         return About(
@@ -264,19 +298,65 @@ class _Nats(Queue):
             deadline_seconds=min([config["ack_wait"], *(config.get("backoff") or [])]) / 1e9,
             retention=timedelta(microseconds=kept / 1000) if kept else timedelta.max,
             waiting=consumer["num_pending"],
-            oldest_seconds=await self._oldest(stream, consumer),
+            notes=tuple(self._notes(config)),
         )
 
-    async def _oldest(self, stream: dict[str, Any], consumer: dict[str, Any]) -> float | None:
-        """How long the first message waits that nobody has acknowledged."""
-        first = max(consumer["ack_floor"]["stream_seq"] + 1, stream["state"]["first_seq"])
-        if first > stream["state"]["last_seq"]:
-            return None
-        asked = {"seq": first, "next_by_subj": ">"}
-        if not (found := await self._ask(f"STREAM.MSG.GET.{self.stream}", asked)):
-            return None
-        now, then = stream.get("ts"), found["message"]["time"]
-        return (_time(now) - _time(then)).total_seconds() if now else None
+    def _add(self, consumer: str) -> str:
+        return (
+            f"nats consumer add {self.stream} {consumer} --pull --ack explicit --deliver all "
+            "--wait 60s --max-pending 20000 --defaults"
+        )
+
+    def _edit(self, change: str) -> str:
+        return f"nats consumer edit {self.stream} {self.consumer} {change} --force"
+
+    def _unfit(self, config: dict[str, Any], *, paused: bool) -> list[tuple[Any, str, str]]:
+        """What no receive can do with a consumer: whether it is so, why, and the command."""
+        push = config.get("deliver_subject") or config.get("ack_policy") != "explicit"
+        another = "Create another one, and name it in source.consumer"
+        return [
+            (push, f"is not a pull consumer with explicit acknowledgements. {another}",
+             self._add(f"{self.consumer}2")),
+            (config.get("priority_groups"), f"serves priority groups alone. {another}",
+             self._add(f"{self.consumer}2")),
+            (config.get("max_deliver", -1) > 0,
+             f"delivers a message at most {config.get('max_deliver')} times (max_deliver): one that "
+             "receivers crash with so often is lost. Remove the limit",
+             self._edit("--max-deliver -1")),
+            (config.get("headers_only"), "delivers no values (headers_only). Let it deliver them",
+             self._edit("--no-headers-only")),
+            (paused, f"delivers nothing before {config.get('pause_until')} (paused). Resume it",
+             f"nats consumer resume {self.stream} {self.consumer} --force"),
+        ]  # fmt: skip
+
+    def _notes(self, config: dict[str, Any]) -> Iterator[str]:
+        """How the consumer differs from one that delivers all there is, as fast as it can."""
+        policy, pending = config.get("deliver_policy", "all"), self._bounds["pending"]
+        only = config.get("filter_subjects") or [config.get("filter_subject", "")]
+        idle_seconds = config.get("inactive_threshold", 0) / 1e9
+        for there, what in (
+            (policy != "all", f"leaves out what came before it began (deliver_policy {policy})"),
+            (only != [""], f"delivers these subjects alone: {', '.join(only)}"),
+            (config.get("replay_policy") == "original",
+             "delivers no faster than messages were published (replay_policy original)"),
+            (idle_seconds, f"is deleted by the server after {idle_seconds:,.0f} s without a pull"),
+            (pending < self._hold,
+             f"lets receivers hold {pending:,} messages at once (max_ack_pending), and this "
+             f"pipeline's hold up to {self._hold:,}, so they wait for acknowledgements. For more "
+             f"speed: {self._edit(f'--max-pending {self._hold}')}"),
+        ):  # fmt: skip
+            if there:
+                yield f"Consumer {self.consumer!r} {what}"
+
+    @property
+    def rights(self) -> str:
+        """As a server's configuration has them."""
+        api, one = "$JS.API", f"{self.stream}.{self.consumer}"
+        publish = [
+            f"{api}.STREAM.INFO.{self.stream}", f"{api}.CONSUMER.INFO.{one}",
+            f"{api}.CONSUMER.MSG.NEXT.{one}", f"$JS.ACK.{one}.>",
+        ]  # fmt: skip
+        return f'permissions: {{publish: {json.dumps(publish)}, subscribe: ["_INBOX.>"]}}'
 
     async def _answered(self, client: "Client", work: Coroutine[Any, Any, T]) -> T:
         """What comes of it, or at once that the connection was lost, which the client tells nobody
@@ -300,20 +380,26 @@ class _Nats(Queue):
         return self._run(self._pull(messages, size, seconds))
 
     async def _pull(self, messages: int, size: int, seconds: float) -> Pulled:
-        """1. What is there. 2. If nothing is, one message, whatever its size. 3. What came since.
-        4. They are of the stream that `about` told of.
+        """1. What is there, up to what the consumer lets be held. 2. If nothing is, one message,
+        whatever its size. 3. What came since. 4. They are of the stream that `about` told of.
         """
         if self._client is None or not self._client.is_connected:
             raise UnavailableError(f"{self._where}: the connection was lost")
-        await self._request(messages, 0, size)
-        ends = self._loop.time() + seconds
+        room = self._bounds["pending"] - self._held - len(self._arrived)
+        if room > 0:
+            await self._request(min(messages, room), 0, size)
+        elif not self._arrived:
+            await asyncio.sleep(min(seconds, _FULL_SECONDS))
+        # What this one holds may be what is waited for: it is to be acknowledged first.
+        ends = self._loop.time() + (0 if room < messages and self._held > 0 else seconds)
         while not self._arrived and (left := ends - self._loop.time()) > 0:
-            await self._request(1, min(left, self._bounds["expires"] / 1e9, _STEP_SECONDS))
+            await self._request(1, min(left, _STEP_SECONDS))
             if self._arrived and messages > 1:
                 await self._request(messages - 1, 0, size)
         found, self._arrived = self._arrived[:messages], self._arrived[messages:]
         if found:
             await self._unchanged()
+            self._held += len(found)
         return _pulled(found)
 
     async def _request(self, messages: int, seconds: float, size: int | None = None) -> None:
@@ -324,7 +410,8 @@ class _Nats(Queue):
         request: dict[str, Any] = {"batch": min(messages, self._bounds["batch"])}
         if size is not None:
             request["max_bytes"] = max(min(size, self._bounds["max_bytes"]), 1)
-        request |= {"expires": max(int(seconds * 1e9), 1_000_000)} if seconds else {"no_wait": True}
+        wait = min(max(int((seconds or _NOW_SECONDS) * 1e9), 1_000_000), self._bounds["expires"])
+        request |= {"expires": wait} | ({} if seconds else {"no_wait": True})
         there = len(self._arrived)
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{self.consumer}"
         await client.publish(subject, json.dumps(request).encode(), inbox)
@@ -338,6 +425,8 @@ class _Nats(Queue):
                     await asyncio.wait_for(self._news.wait(), 0.5)
         status, said = self._statuses.pop(inbox, ("404", ""))
         self._statuses.clear()  # Those of pulls that got all.
+        if "maxwaiting" in said.lower():
+            await asyncio.sleep(_FULL_SECONDS)
         if status not in _DONE and not (status == "409" and _SIZES.search(said)):
             raise UnavailableError(
                 f"{self._where} does not let {self.consumer!r} be pulled from ({status} {said})"
@@ -345,6 +434,7 @@ class _Nats(Queue):
 
     def acknowledge(self, handles: Sequence[Any]) -> int:
         """The server gets them all; of one that comes too late it says nothing."""
+        self._held -= len(handles)
         try:
             # By their numbers: of a stream made anew they would be others.
             self._run(self._unchanged())
@@ -358,6 +448,7 @@ class _Nats(Queue):
             self._run(self._tell(handles, b"+WPI"))
 
     def hand_back(self, handles: Sequence[Any]) -> None:
+        self._held -= len(handles)
         with suppress(SemelError):
             self._run(self._tell(handles, b"-NAK"))
 
@@ -402,15 +493,11 @@ def _pulled(messages: "Sequence[Msg]") -> Pulled:
 
 
 def _attributes(headers: bytes) -> Attributes:
-    """The headers, as they were sent; a line that is none is left out."""
-    found = []
-    for line in headers.split(b"\r\n")[1:]:
-        name, colon, value = line.partition(b":")
-        if colon:
-            found.append((name.decode("utf-8", "replace").strip(), value.strip()))
-    return found
-
-
-def _time(text: str) -> datetime:
-    """A time of the server's, which has nanoseconds."""
-    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
+    """The headers, as they were sent, but for those without a name."""
+    first, *lines = headers.split(b"\r\n")
+    *lines, end, last = lines if len(lines) > 1 else (b"", b"-")
+    if not first.startswith(b"NATS/1.0") or end or last or not all(b":" in one for one in lines):
+        return [(MALFORMED, headers)]
+    pairs = (line.partition(b":")[::2] for line in lines)
+    found = [(name.decode("utf-8", "replace").strip(), value.strip()) for name, value in pairs]
+    return [(name, value) for name, value in found if name]

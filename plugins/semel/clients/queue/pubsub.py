@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from semel import settings
 from semel.clients import gcp
 from semel.clients.connection import installed
-from semel.clients.queue import About, Pulled, Queue
+from semel.clients.queue import About, DeadLetters, Pulled, Queue
 from semel.errors import SemelError, TerminalError, UnavailableError
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def opened(
 class Pubsub(Queue):
     """A subscription. A handle is the ack id of one delivery."""
 
+    rights = _RIGHTS
+
     def __init__(self, client: "SubscriberClient", subscription: str, who: str) -> None:
         from google.pubsub_v1 import types
 
@@ -92,6 +94,7 @@ class Pubsub(Queue):
         self._asked: grpc.Future | None = None
         self._left: list[Any] = []
         self._message_bytes = MESSAGE_BYTES
+        self._ahead = True
 
     def about(self) -> About:
         """Ask for the subscription. The address is its topic: ids are unique in that."""
@@ -109,6 +112,10 @@ class Pubsub(Queue):
             raise self._refused("UNAVAILABLE", str(error), "pubsub.subscriptions.get") from None
         self._judge(type(found).pb(found))
         self._deadline_seconds = found.ack_deadline_seconds
+        policy, topic = found.dead_letter_policy, found.dead_letter_policy.dead_letter_topic
+        # What nobody takes is handed back, which counts as a delivery; and the next messages of an
+        # ordering key come to who asks after these are acknowledged.
+        self._ahead = not topic and not found.enable_message_ordering
         return About(
             address=found.topic,
             deadline_seconds=found.ack_deadline_seconds,
@@ -118,6 +125,12 @@ class Pubsub(Queue):
                 found.topic_message_retention_duration or timedelta(),
             )
             or None,
+            dead_letters=DeadLetters(
+                address=topic,
+                deliveries=policy.max_delivery_attempts or 5,  # The service's own default.
+                back=f"gcloud pubsub topics list-subscriptions {topic}",
+            ) if topic else None,
+            ordered=found.enable_message_ordering,
         )
 
     def _judge(self, found: Any) -> None:
@@ -157,9 +170,9 @@ class Pubsub(Queue):
                     raise self._told(error) from None
                 self.about()  # Nothing came, or nobody is there.
         found, self._left = found[:messages], found[messages:]
-        if found and (len(found) < messages or messages >= MESSAGES_MAX):
+        if self._ahead and found and (len(found) < messages or messages >= MESSAGES_MAX):
             self._ask(MESSAGES_MAX, AHEAD_BYTES)  # Else these may be the last that are wanted.
-        return _columns(found)
+        return _columns(found, timed=self.timed)
 
     def _ask(self, messages: int, size: int) -> None:
         """Ask for messages, unless some are asked for or left."""
@@ -277,11 +290,14 @@ def _refused_ids(error: "grpc.RpcError") -> int:
     return sum(len(info.metadata) for each in status.details if each.Unpack(info))
 
 
-def _columns(found: Sequence[Any]) -> Pulled:
+def _columns(found: Sequence[Any], *, timed: bool) -> Pulled:
     plain = [each.message for each in found]
     times = [each.publish_time for each in plain]
+    ids = [each.message_id for each in plain]
+    if timed:
+        ids = [f"{i}-{t.seconds}{t.nanos:09}" for i, t in zip(ids, times, strict=True)]
     return Pulled(
-        ids=[each.message_id for each in plain],
+        ids=ids,
         published=[each.seconds * 1_000_000 + each.nanos // 1_000 for each in times],
         # Most have none: to ask what an empty mapping has costs more than all else of a message.
         attributes=[

@@ -6,6 +6,7 @@ Known limitation: tests have seen it renew what a program gives (credential_proc
 the metadata server of EC2 were never met.
 """
 
+import json
 import math
 import re
 import time
@@ -27,7 +28,7 @@ from semel.clients.connection import (
     text_of,
     usable,
 )
-from semel.clients.queue import About, Pulled, Queue
+from semel.clients.queue import About, DeadLetters, Pulled, Queue
 from semel.errors import SemelError, TerminalError, UnavailableError
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ BATCH = 10
 
 THREADS = 8
 """Calls at once. Each takes some 10 ms on the way to AWS."""
+
+ALONE = 50
+"""Pulls by one call after more at once had nothing, as of a FIFO queue with one message group."""
 
 _EXAMPLE = (
     '"conn_type": "aws", "login": "access key id", "password": "secret access key", '
@@ -167,17 +171,22 @@ class Sqs(Queue):
     Calls of one pull or acknowledgement are made by several threads.
     """
 
+    rights = _RIGHTS
+
     def __init__(self, client: "BaseClient", url: str, who: str) -> None:
         self._client, self._url, self._who = client, url, who
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sqs")
         self._deadline_seconds: int | None = None
+        self._alone = 0
+
+    def _attributes(self, url: str) -> dict[str, str]:
+        with self._asked("sqs:GetQueueAttributes"):
+            found = self._client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])
+        return found["Attributes"]
 
     def about(self) -> About:
         """Ask for its attributes. The address is its ARN: ids are unique in all of SQS."""
-        with self._asked("sqs:GetQueueAttributes"):
-            found = self._client.get_queue_attributes(
-                QueueUrl=self._url, AttributeNames=["All"]
-            )["Attributes"]
+        found = self._attributes(self._url)
         self._deadline_seconds = int(found["VisibilityTimeout"])
         if not self._deadline_seconds:
             raise TerminalError(
@@ -185,12 +194,30 @@ class Sqs(Queue):
                 "again before that is stored; let it be 30 seconds or more"
             )
         kept = found.get("MessageRetentionPeriod")
+        policy = json.loads(found.get("RedrivePolicy") or "{}")
         return About(
             address=found["QueueArn"],
             deadline_seconds=self._deadline_seconds,
             retention=timedelta(seconds=int(kept)) if kept else None,
             waiting=int(found["ApproximateNumberOfMessages"]),
+            dead_letters=DeadLetters(
+                address=policy["deadLetterTargetArn"],
+                deliveries=int(policy["maxReceiveCount"]),
+                back="aws sqs start-message-move-task --source-arn "
+                + policy["deadLetterTargetArn"],
+            ) if policy else None,
+            ordered=found.get("FifoQueue") == "true",
         )
+
+    def dead(self) -> int | None:
+        """As its dead-letter queue says, where that may be asked."""
+        if (letters := self.about().dead_letters) is None:
+            return None
+        *_, account, name = letters.address.split(":")
+        with suppress(SemelError), self._asked("sqs:GetQueueUrl"):
+            url = self._client.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)
+            return int(self._attributes(url["QueueUrl"])["ApproximateNumberOfMessages"])
+        return None
 
     def pull(self, messages: int, size: int, seconds: float) -> Pulled:
         """Receive once, then by all threads when there were as many as one call can have."""
@@ -202,13 +229,17 @@ class Sqs(Queue):
             found = self._received(min(messages, BATCH), wait)
             if left <= WAIT_SECONDS:
                 break
-        if len(found) == BATCH:
+        full = len(found) == BATCH
+        self._alone = max(0, self._alone - full)
+        if full and not self._alone:
             largest = max(len(each["Body"]) for each in found)
             calls = min(THREADS, (messages - BATCH) // BATCH, size // (BATCH * largest + 1) - 1)
             asked = [self._threads.submit(self._received, BATCH, 0) for _ in range(calls)]
             for each in asked:
                 with suppress(SemelError):  # The next pull meets it, and has nothing to lose.
                     found += each.result()
+            if calls > 0 and len(found) == BATCH:
+                self._alone = ALONE
         return _columns(found)
 
     def _received(self, most: int, seconds: int) -> list[dict[str, Any]]:

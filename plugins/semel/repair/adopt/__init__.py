@@ -36,7 +36,7 @@ from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
 from semel.plan import event_time
 from semel.repair.adopt import runs
-from semel.repair.adopt.history import History, histories
+from semel.repair.adopt.history import READ_AGAIN, History, histories
 from semel.repair.adopt.ids import GoneError, ShardIds, ids_of
 from semel.repair.adopt.insert import write_batches, write_partitions
 from semel.repair.adopt.landed import check_landed
@@ -193,7 +193,7 @@ def _markers(sink: Path | None, kept: Path) -> list[Marker]:
     except CorruptionError as error:
         raise CorruptionError(
             f"{error}. Or move that marker aside: then its batch is not taken over, and its "
-            "records are read again by the pipeline's next run",
+            f"records are read again by the pipeline's next run. {READ_AGAIN}",
             next=AGAIN,
         ) from error
 
@@ -245,7 +245,7 @@ def _check(spec: Spec, kept: Path, found: list[Marker]) -> None:
             raise CorruptionError(
                 f"the markers {one.path} and {other.path} are of two ledgers: their places in the "
                 "order of commits, or their buckets, do not go together; move those aside that do "
-                "not belong here"
+                f"not belong here. {READ_AGAIN}"
             )
     claims = sorted(
         (c.source_partition_id, c.start, c.end, m.path) for m in found for c in m.claims
@@ -254,7 +254,8 @@ def _check(spec: Spec, kept: Path, found: list[Marker]) -> None:
         if part == other_part and start < end:
             raise CorruptionError(
                 f"the markers {path} and {other} claim the same {spec.source.unit} of source "
-                f"partition {part}; move aside the one that does not belong here"
+                f"partition {part}; move aside the one that does not belong here. "
+                + READ_AGAIN
             )
     if found:
         identity.check(identity.to_text(identity.identity_of(found[-1].spec)), spec)

@@ -8,6 +8,12 @@ from semel.archive.marker import Marker, generations, judged
 from semel.errors import AGAIN, CorruptionError
 from semel.model.batch import Claim
 
+READ_AGAIN = (
+    "A pipeline that has read that batch (`type: pipeline`), without a record_id, begins no new "
+    "batch from then on: declare one of another name and sink in its place"
+)
+"""The consequence of moving a marker aside, whose records are then read again."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class History:
@@ -68,7 +74,7 @@ def histories(found: Sequence[Marker]) -> list[History]:
                     f"the marker {marker.path} is of admission {number} of batch {root}, whose "
                     "dead letters it judged again, and the marker of that batch or of an "
                     "admission before is gone, or there are two of this one. Restore them from a "
-                    "backup, or move all of them aside: then their records are read again",
+                    f"backup, or move all of them aside: then their records are read again. {READ_AGAIN}",
                     next=AGAIN,
                 )
             claims = of[root].claims
@@ -84,7 +90,7 @@ def _outputs(marker: Marker) -> list[Marker]:
         raise CorruptionError(
             f"{error}. It was kept aside when batch {marker.batch_id} was replayed. Or move "
             f"{marker.path} aside, and what is left of {marker.archive / 'replaced'} for that "
-            "batch: then its records are read again by the pipeline's next run",
+            f"batch: then its records are read again by the pipeline's next run. {READ_AGAIN}",
             next=AGAIN,
         ) from error
     for one in found:

@@ -6,6 +6,7 @@ from semel.archive import layout, owned
 from semel.archive.marker import Marker
 from semel.errors import AGAIN, TerminalError
 from semel.pipeline.spec import Spec
+from semel.repair.adopt.history import READ_AGAIN
 from semel.sinks import Note, Notes, Remote, held
 
 
@@ -42,7 +43,7 @@ def _missing(address: str, kept: Path, missing: tuple[held.Known, ...]) -> Termi
         f"{layout.markers(kept)}: it was restored to an earlier time, or is another place. Taken "
         "over so, their rows would be missing for ever. Restore it with its notes; or, where their "
         f"rows are gone, move the markers of these batches aside ({first}, ...), and the next run "
-        "reads their records again",
+        f"reads their records again. {READ_AGAIN}",
         next=AGAIN,
     )
 

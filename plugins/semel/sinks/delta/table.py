@@ -43,8 +43,8 @@ FEATURES = frozenset({"appendOnly", "changeDataFeed", "invariants", "timestampNt
 _NEAR = 20
 """How far back the newest notes are looked for first, as a multiple of their number."""
 
-_UNSAID = re.compile(r"[ ,;{}()\n\t=]")
-"""What a column's name may not have, by Delta's protocol."""
+_UNSAID = re.compile(r"[ ,;{}()\n\t=\0]")
+"""What a column's name may not have, by Delta's protocol; and NUL, which its readers leave out."""
 
 _ROW_CHECKS = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 _CONSTRAINT = "delta.constraints."
@@ -227,6 +227,7 @@ class Table:
             raise TerminalError(f"{self.address} {why}; give the table another name")
         if why := next(_unsaid(schema or pa.schema([])), None):
             raise TerminalError(f"the output {why}")
+        delta_schema(schema or pa.schema([]))  # Where there is no table yet, too.
         table = self.now()
         if table is not None and (why := next(self._unfit(table, schema), None)):
             raise TerminalError(f"{self.address} {why}; change the table, or give another one")

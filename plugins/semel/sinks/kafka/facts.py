@@ -24,6 +24,12 @@ from semel.sinks.kafka.target import KafkaTarget
 _BYTES_MAX = 1_000_000
 """Of a message, as long as its topic is not there."""
 
+_CLIENT_BYTES_MAX = 1_000_000_000
+"""Of a message, by librdkafka; a topic's own limit may be 2 GiB."""
+
+_NOTE_BYTES, _SPAN_BYTES = 1_000, 64
+"""Of a note in the control topic at most: for itself, and for each partition of the topic."""
+
 _COMPACT = "compact"
 _LOOK_SECONDS = 0.05
 _NEEDED = (AclOperation.READ, AclOperation.WRITE)
@@ -121,13 +127,21 @@ def _facts(target: KafkaTarget, own: _Topic | None, control: _Topic | None) -> T
             f"landed; {_tool(target, 'kafka-configs.sh')} --alter --topic {target.control} "
             f"--add-config cleanup.policy={_COMPACT}"
         )
+    if control is not None and own is not None:
+        needed = _NOTE_BYTES + _SPAN_BYTES * len(own.described.partitions)
+        if int(control.config["max.message.bytes"]) < needed:
+            raise TerminalError(
+                f"{target.control} takes no message of {needed:,} bytes, which a note may have; "
+                f"{_tool(target, 'kafka-configs.sh')} --alter --topic {target.control} "
+                f"--add-config max.message.bytes={needed}"
+            )
     config = own.config if own else {}
     keyed = _COMPACT in config.get("cleanup.policy", "").split(",")
     if keyed and target.key is None:
         raise TerminalError(
             f"{target.topic} is compacted, and takes no message without a key; declare sink.key"
         )
-    bytes_max = int(config.get("max.message.bytes", _BYTES_MAX))
+    bytes_max = min(int(config.get("max.message.bytes", _BYTES_MAX)), _CLIENT_BYTES_MAX)
     return TopicFacts(bytes_max=bytes_max, keyed=keyed, exists=own is not None)
 
 

@@ -20,6 +20,8 @@ from semel.sinks.postgres.target import (
 )
 
 VERSION_MIN = 140_000
+COLUMNS_MAX = 1_600
+_SYSTEM = ("tableoid", "ctid", "xmin", "cmin", "xmax", "cmax")
 _OWN = (BATCH_COLUMN, SEQ_COLUMN)
 _SHOWN_MAX = 10
 _UNCHECKED = {
@@ -55,13 +57,15 @@ class Check:
 class TableFacts:
     """What a task must know to find values that the table will refuse. It can be pickled.
 
-    `columns` are those of the output, in its order. `triggers` act on what is put in. `notes` are
-    sentences for an operator: what may refuse rows of a committed batch, and which right is
-    missing.
+    `columns` are those of the output, in its order; `order`: their names in that of the table.
+    `row_bytes_max`: of a row in a page. `triggers` act on what is put in. `notes` are sentences
+    for an operator: what may refuse rows of a committed batch, and which right is missing.
     """
 
     table: str
     columns: tuple[ColumnFacts, ...]
+    order: tuple[str, ...]
+    row_bytes_max: int
     key: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     notes: tuple[str, ...] = ()
@@ -86,10 +90,10 @@ def examine(connection: Connection, target: PostgresTarget, schema: pa.Schema | 
     if target.counting:
         view.check(connection, target)
     if schema is not None:
-        _raise(target, _of_output(target, schema))
+        _raise(target, of_output(target, schema))
     if server["oid"] is None:
         _raise(target, _of_missing(target, server, schema))
-        return _planned(target, schema or pa.schema([]))
+        return _planned(target, schema or pa.schema([]), server["row_bytes_max"])
     columns = connection.execute(
         query("postgres", "columns").text, {"oid": server["oid"]}
     ).fetchall()
@@ -132,6 +136,8 @@ def examine(connection: Connection, target: PostgresTarget, schema: pa.Schema | 
     return TableFacts(
         table=target.shown,
         columns=found,
+        order=tuple(name for name in by_name if name in names),
+        row_bytes_max=server["row_bytes_max"],
         key=target.key,
         checks=checks,
         notes=tuple(notes),
@@ -161,6 +167,10 @@ def _key(
     elif not deferred and not target.create:
         make = f"CREATE UNIQUE INDEX ON {target.shown} ({_list(target.key)})"
         problems.append(f"it has no unique index over {list(target.key)}; {make}")
+    elif not deferred and {*server["partitioned_by"]} - {*target.key}:
+        by = ", ".join(server["partitioned_by"])
+        problems.append(f"it is partitioned by {by}, and a unique index over {list(target.key)} "
+                        "would need all of that; add it to sink.key")  # fmt: skip
     elif not deferred and not server["is_owner"]:
         make = f"CREATE UNIQUE INDEX ON {target.shown} ({_list(target.key)})"
         problems.append(
@@ -195,7 +205,7 @@ def create_statement(target: PostgresTarget, schema: pa.Schema) -> str:
     return f"CREATE TABLE {target.shown} ({', '.join(lines)})"
 
 
-def _planned(target: PostgresTarget, schema: pa.Schema) -> TableFacts:
+def _planned(target: PostgresTarget, schema: pa.Schema, row_bytes_max: int) -> TableFacts:
     """The facts of the table that `create_statement` makes."""
     columns = []
     for field in schema:
@@ -211,8 +221,9 @@ def _planned(target: PostgresTarget, schema: pa.Schema) -> TableFacts:
             )
         )
     return TableFacts(
-        table=target.shown, columns=tuple(columns), key=target.key, exists=False
-    )
+        table=target.shown, columns=tuple(columns), order=tuple(schema.names),
+        row_bytes_max=row_bytes_max, key=target.key, exists=False,
+    )  # fmt: skip
 
 
 def _facts(column: dict[str, Any]) -> ColumnFacts:
@@ -256,12 +267,16 @@ def _of_server(target: PostgresTarget, server: dict[str, Any]) -> list[str]:
     return []
 
 
-def _of_output(target: PostgresTarget, schema: pa.Schema) -> list[str]:
+def of_output(target: PostgresTarget, schema: pa.Schema) -> list[str]:
     """What is wrong with the output's own columns, whatever the table is like."""
     problems = []
+    if (count := len(schema) + len(_OWN)) > COLUMNS_MAX:
+        problems.append(f"the output and semel have {count:,} columns, and PostgreSQL takes "
+                        f"{COLUMNS_MAX:,}; leave some out, or put them into a struct")  # fmt: skip
     for field in schema:
-        if field.name in _OWN:
-            problems.append(f"semel itself writes the column {field.name!r}; name yours otherwise")
+        if field.name in (*_OWN, *_SYSTEM):
+            who = "semel" if field.name in _OWN else "PostgreSQL"
+            problems.append(f"{who} itself writes the column {field.name!r}; name yours otherwise")
         elif not 0 < len(field.name.encode()) <= NAME_BYTES_MAX or "\0" in field.name:
             problems.append(f"the output's column {field.name!r} is not a valid name in PostgreSQL "
                             f"(1 to {NAME_BYTES_MAX} bytes); name it otherwise")  # fmt: skip
@@ -292,13 +307,11 @@ def _of_missing(
 
 def _of_kind(target: PostgresTarget, server: dict[str, Any]) -> list[str]:
     if server["kind"] not in ("r", "p"):
-        return ["it is no table (a view, or of another database); name a table"]
+        return ["it is no table (a view, or it or a part is of another database); name a table"]
     if server["row_security"]:
         return ["its row security counts for the user, which COPY does not support; give the "
                 "user BYPASSRLS, or name another table"]  # fmt: skip
-    if server["unlogged"] or server["batches_unlogged"]:
-        batches = target.batches.as_string()
-        name = target.shown if server["unlogged"] else batches
+    if name := server["unlogged"]:
         return [f"{name} is UNLOGGED: a crash of its server empties it; ALTER TABLE {name} SET "
                 "LOGGED"]  # fmt: skip
     return []
@@ -307,10 +320,16 @@ def _of_kind(target: PostgresTarget, server: dict[str, Any]) -> list[str]:
 def _of_own(target: PostgresTarget, columns: dict[str, dict[str, Any]]) -> list[str]:
     lacking = [n for n in _OWN if n not in columns or columns[n]["type"] != "bigint"]
     if not lacking:
-        return []
+        return [_of_generated(target, columns[n]) for n in _OWN if columns[n]["ungenerate"]]
     adds = ", ".join(f"ADD COLUMN {name} bigint" for name in lacking)
     how = f"ALTER TABLE {target.shown} {adds}"
     return [f"it lacks {' and '.join(lacking)} (bigint); {how}"]
+
+
+def _of_generated(target: PostgresTarget, column: dict[str, Any]) -> str:
+    alter = f"ALTER TABLE {target.shown} ALTER COLUMN {_quoted(column['name'])}"
+    return (f"its column {column['name']!r} is generated, and semel writes one of that name; "
+            f"{alter} {column['ungenerate']}")  # fmt: skip
 
 
 def _of_columns(
@@ -324,9 +343,8 @@ def _of_columns(
         if column is None:
             add = f"ALTER TABLE {target.shown} ADD COLUMN {name} {made}"
             problems.append(f"it lacks the column {field.name!r}; {add}")
-        elif column["generated"]:
-            problems.append(f"its column {field.name!r} is generated, and the output has one of "
-                            "that name; leave it out in the transform")  # fmt: skip
+        elif column["ungenerate"]:
+            problems.append(_of_generated(target, column))
         elif not _holds(field, _facts(column), column["typmod"]):
             takes = ", ".join(types.held(field.type).takes)
             change = f"ALTER TABLE {target.shown} ALTER COLUMN {name} TYPE {made}"

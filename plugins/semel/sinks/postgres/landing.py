@@ -15,6 +15,7 @@ from semel.sinks import Won
 from semel.sinks.postgres import encode, noted
 from semel.sinks.postgres.facts import ColumnFacts, TableFacts
 from semel.sinks.postgres.link import Connection, filled, is_refusal, reason
+from semel.sinks.postgres.refused import WIDE, too_wide
 from semel.sinks.postgres.target import BATCH_COLUMN, SEQ_COLUMN, PostgresTarget
 
 _INCOMING = sql.Identifier("pg_temp", "semel_incoming")
@@ -26,7 +27,9 @@ class KeptBackError(TerminalError):
 
 
 class RefusedRow(NamedTuple):
-    """A row that the table does not take: its number in the batch, and itself with the reason."""
+    """A row that the table does not take: its number in the batch, and itself with the reason. Or
+    several that are too wide.
+    """
 
     number: int
     row: pa.Table
@@ -121,6 +124,9 @@ def land_most(
     left, begin = limits.REFUSED_ROWS_MAX, 0
     for whole in encode.staged(won):
         todo = [(begin, whole)]
+        if (wide := too_wide(facts, pa.Table.from_batches([whole]))).any():  # All may be.
+            yield RefusedRow(begin, with_reason(won, whole.filter(pa.array(wide)), WIDE))
+            todo = [(begin, whole.filter(pa.array(~wide)))]
         begin += whole.num_rows
         while todo:
             number, some = todo.pop()
@@ -139,9 +145,13 @@ def land_most(
                     f"{limits.REFUSED_ROWS_MAX} of its rows ({why}); nothing was written. Change "
                     "the table, and run finalize again"
                 )
-            table = pa.Table.from_batches([some]).select(won.schema.names).cast(won.schema)
-            reason = pa.array([why], pa.string())
-            yield RefusedRow(number, table.append_column(REFUSAL_COLUMN, reason))
+            yield RefusedRow(number, with_reason(won, some, why))
+
+
+def with_reason(won: Won, rows: pa.RecordBatch, why: str) -> pa.Table:
+    """Rows that are refused, with the reason."""
+    table = pa.Table.from_batches([rows]).select(won.schema.names).cast(won.schema)
+    return table.append_column(REFUSAL_COLUMN, pa.repeat(pa.scalar(why), table.num_rows))
 
 
 def _refusal(

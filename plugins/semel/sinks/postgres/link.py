@@ -27,7 +27,7 @@ _CONTENTION = (
 )  # fmt: skip
 _AWAY = ("08", "53", "57", "58")  # Connection, resources (a full disk), operator, its system.
 _REFUSES_ROWS = ("21", "22", "23", "44", "54", "P0")
-_QUOTES_NO_ROW = "23"
+_QUOTES_NO_ROW = ("23", "54")
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def within(target: PostgresTarget, connection: Connection) -> Iterator[None]:
         committing = True
         connection.commit()
     except psycopg.Error as error:
-        raise _meaning(target, connection, error, committing) from error
+        raise meaning(target, connection, error, committing) from error
 
 
 _SETTINGS = {
@@ -131,14 +131,14 @@ def refuses_rows(error: TerminalError) -> bool:
 
 def reason(error: psycopg.Error) -> str:
     """Why rows are refused, without any value of theirs."""
-    if error.sqlstate[:2] == _QUOTES_NO_ROW:
+    if error.sqlstate[:2] in _QUOTES_NO_ROW:
         return error.diag.message_primary or type(error).__name__
     named = error.diag.constraint_name or error.diag.column_name or error.sqlstate
     return f"{type(error).__name__} ({named})"
 
 
-def _meaning(
-    target: PostgresTarget, connection: Connection, error: psycopg.Error, committing: bool
+def meaning(
+    target: PostgresTarget, connection: Connection, error: psycopg.Error, committing: bool = False
 ) -> Exception:
     """The error of semel's to raise in its place."""
     state, said = error.sqlstate or "", first_line(error)

@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-from semel.clients.sql import query
 from semel.errors import AGAIN, TerminalError
 from semel.model.manifest import Kind, Published
 from semel.sinks import Damaged, MiscountError, Note, Notes, Won
@@ -56,8 +55,7 @@ def refuse_others(connection: Connection, target: PostgresTarget, won: Won) -> N
     Two that publish their first batches at once wait for each other.
     """
     if not _own(connection, target, won):
-        schema = {"schema": target.names[0]}
-        connection.execute(query("postgres", "lock_schema").text, schema)
+        connection.execute(filled("lock_schema", schema=target.names[0]))
         if not _own(connection, target, won) and not won.replaces:
             refuse_unnoted(connection, target)
 

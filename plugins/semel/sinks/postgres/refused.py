@@ -54,12 +54,44 @@ class RowCheck:
         return refused(self.facts, table)
 
 
+WIDE = "a row is larger than a page of the table, even with its long values stored apart"
+
+_BYTES = {"boolean": 1, "smallint": 2, "integer": 4, "real": 4, "date": 4}
+_LEAST = {"numeric": 3, "jsonb": 5}
+"""Bytes of a value, which begins at a multiple of them: 8 where neither names its type. And at
+least of one that begins anywhere, as texts do."""
+
+
+# Keeps PG6.
+def too_wide(facts: TableFacts, table: pa.Table) -> np.ndarray:
+    """Which rows no page holds, by what PostgreSQL needs for each value at least."""
+    size, header = np.zeros(len(table), np.int64), np.full(len(table), 24)
+    if 24 * (len(facts.columns) + 3) <= facts.row_bytes_max:  # More stays in no row of a value.
+        return size > 0
+    types_of = {column.name: column.type for column in facts.columns}
+    for name in facts.order:
+        values, kind = table.column(name), types_of[name]
+        if kind in types.VARYING and not types.is_nested(values.type):
+            length = pc.fill_null(pc.binary_length(values), 0).to_numpy().astype(np.int64) + 1
+            # Apart it leaves 18; from 32 on it may be compressed.
+            end = size + np.select([length <= 24, length <= 32], [length, 18], 12)
+        elif kind in types.VARYING or kind in _LEAST:
+            end = size + _LEAST.get(kind, 1)
+        else:
+            end = -(-size // _BYTES.get(kind, 8)) * _BYTES.get(kind, 8) + _BYTES.get(kind, 8)
+        empty = values.is_null().to_numpy()
+        size = np.where(empty, size, end)
+        header[empty] = 23 + (len(types_of) + 9) // 8  # A bit for each column, and semel's two.
+    return -(-size // 8) + -(-header // 8) + 2 > facts.row_bytes_max // 8
+
+
 # Keeps PG6.
 def refused(facts: TableFacts, table: pa.Table) -> list[Refused]:
     """The rows of `table` that the target will refuse. A row may be there for several reasons:
-    null, nul, long, range, number, json, check.
+    null, nul, long, range, number, json, check, wide.
     """
     found = [one for column in facts.columns for one in _of_column(facts, column, table)]
+    _add(found, too_wide(facts, table), "wide", f"{facts.table}: {WIDE}")
     kinds = {column.name: column.type for column in facts.columns}
     for check in facts.checks:
         judge = parse(check.text, kinds)

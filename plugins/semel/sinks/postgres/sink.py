@@ -11,12 +11,14 @@ Known limitation: in mode upsert a batch's row goes when a later batch has its k
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 import adbc_driver_postgresql.dbapi
+import psycopg
 import pyarrow as pa
 from psycopg import sql
 
@@ -29,19 +31,21 @@ from semel.model.manifest import ManifestFile, Published, StagedFile
 from semel.sinks import Newest, Notes, Old, Presence, Refuses, Remote, Won
 from semel.sinks.keys import twice
 from semel.sinks.postgres import encode, noted, replaced, view
-from semel.sinks.postgres.facts import TableFacts, create_statement, examine
+from semel.sinks.postgres.facts import TableFacts, create_statement, examine, of_output
 from semel.sinks.postgres.landing import (
     REFUSAL_COLUMN,
     KeptBackError,
     land,
     land_most,
     named,
+    with_reason,
 )
 from semel.sinks.postgres.link import (
     Connection,
     connected,
     filled,
     is_there,
+    meaning,
     refuses_rows,
     within,
 )
@@ -93,7 +97,7 @@ class PostgresSink(Remote):
 
     def describe(self, schema: pa.Schema | None) -> str:
         facts = self.examine(schema)
-        there = "there" if facts.exists else "not there yet, and stage makes it"
+        there = "there" if facts.exists else "not there yet, and finalize makes it"
         mode = f"mode {self._target.mode}"
         return "; ".join((f"table {self.address}: {there}, {mode}", *facts.notes))
 
@@ -144,6 +148,8 @@ class PostgresSink(Remote):
 
     def strays(self, known: Collection[int]) -> dict[int, int]:
         with self._transaction() as connection:
+            if not is_there(connection, self._target.identifier):
+                return {}
             strays = filled("strays", table=self._target.identifier, known=sorted(known))
             found = connection.execute(strays).fetchall()
         return {row["batch_id"]: row["rows"] for row in found}
@@ -151,7 +157,32 @@ class PostgresSink(Remote):
     def examine(self, schema: pa.Schema | None) -> TableFacts:
         """Like `check`; returns what tasks need to find values that the table will refuse."""
         with self._transaction() as connection:
-            return examine(connection, self._target, schema)
+            facts = examine(connection, self._target, schema)
+            if schema is not None:
+                self._rehearse(connection, schema, facts)
+            return facts
+
+    # Keeps PG4.
+    def _rehearse(self, connection: Connection, schema: pa.Schema, facts: TableFacts) -> None:
+        """Do what needs no row, and roll back. TerminalError: the server refuses it."""
+        target = self._target
+        try:
+            with connection.transaction(force_rollback=True):
+                if self._lacks(connection, facts):  # Who makes nothing needs no right to.
+                    connection.execute(filled("lock_schema", schema=target.names[0]))
+                    exists = facts.exists or is_there(connection, target.identifier)
+                    # An index over rows that are there takes long; `examine` has judged it.
+                    self._make(connection, schema, replace(facts, exists=exists, has_key=True))
+                connection.execute(filled("try_note", **noted.places(target)))
+                if target.key:
+                    connection.execute(filled("may_replace", table=target.identifier))
+        except psycopg.Error as error:
+            if not isinstance(meaning(target, connection, error), TerminalError):
+                raise
+            raise TerminalError(
+                f"the table {target.address} does not fit: its server refuses what finalize does "
+                f"there ({first_line(error)}). Change the output, or what the server names"
+            ) from error
 
     # Keeps PG2.
     def look(self, won: Won) -> Sequence[Presence]:
@@ -176,6 +207,7 @@ class PostgresSink(Remote):
         except TerminalError as error:
             kept_back = isinstance(error, KeptBackError)
             of_rows = kept_back or isinstance(error, encode.ValueRefusedError)
+            of_rows |= bool(of_output(self._target, won.schema))
             if not (of_rows or refuses_rows(error)) or isinstance(error, replaced.StayedError):
                 raise
             which = self._kept_back(won) if kept_back else ""
@@ -206,12 +238,16 @@ class PostgresSink(Remote):
         `keep` is given the refused rows, with the reason of each in `_semel_refusal`, before the
         others are committed: what it writes must be durable, and replaces what an earlier call
         wrote, whose COMMIT did not land. It is not called for a batch that has landed already.
-        LimitError: more than REFUSED_ROWS_MAX are refused.
+        LimitError: more than REFUSED_ROWS_MAX are refused, each of which had to be tried.
         """
-        with self._landing(won) as (connection, facts):
-            if facts is None:
+        why = of_output(self._target, won.schema)
+        with self._noting(won) if why else self._landing(won) as (connection, facts):
+            if not facts:
                 return self._refused(connection, won)
-            refused = [one.row for one in land_most(connection, self._target, won, facts)]
+            if why:
+                refused = [with_reason(won, rows, why[0]) for rows in encode.staged(won)]
+            else:
+                refused = [one.row for one in land_most(connection, self._target, won, facts)]
             columns = won.schema.append(pa.field(REFUSAL_COLUMN, pa.string()))
             table = pa.concat_tables(refused) if refused else columns.empty_table()
             note = filled("note_refused", **self._of_batch(won), refused=table.num_rows)
@@ -233,7 +269,8 @@ class PostgresSink(Remote):
         TerminalError, behind them: they are not as many as were put in.
         """
         count = 0
-        for some in self.rows_of(marker.made_by, marker.sink_schema):
+        nowhere = of_output(self._target, marker.sink_schema)  # All were accepted as refused.
+        for some in () if nowhere else self.rows_of(marker.made_by, marker.sink_schema):
             count += some.num_rows
             yield some
         # Behind them: who replaced them before they were read is seen now.
@@ -330,32 +367,47 @@ class PostgresSink(Remote):
             with within(self._target, connection):
                 yield connection, self._begin(connection, won)
 
+    @contextmanager
+    def _noting(self, won: Won) -> Iterator[tuple[Connection, bool]]:
+        """The transaction that notes a batch of which no row lands. False: it was noted before."""
+        with self._transaction() as connection:
+            connection.execute(filled("lock_schema", schema=self._target.names[0]))
+            connection.execute(filled("create_batches", batches=self._target.batches))
+            is_first = self._note(connection, won)
+            if is_first and won.replaces:
+                replaced.delete(connection, self._target, won)
+            yield connection, is_first
+
     def _prepare(self, connection: Connection, won: Won) -> None:
         """Make what is missing of the tables, in a transaction of its own: nobody waits for it."""
         target = self._target
         with within(target, connection):
             facts = examine(connection, target, won.schema)
-            there = not target.counting or is_there(connection, target.view)
-            if is_there(connection, target.batches) and facts.exists and facts.has_key and there:
+            if facts.has_key and not self._lacks(connection, facts):
                 return
-            # Two that make a table at once would fail, also with IF NOT EXISTS.
-            connection.execute(query("postgres", "lock_schema").text, {"schema": target.names[0]})
-            facts = examine(connection, target, won.schema)
-            connection.execute(filled("create_batches", batches=target.batches))
-            if not facts.exists:
-                connection.execute(create_statement(target, won.schema))
-                connection.execute(filled("create_index", table=target.identifier))
-            elif not facts.has_key:
-                key = named(target.key)
-                connection.execute(filled("create_key", table=target.identifier, key=key))
-            if target.counting:
-                view.make(connection, target, won.schema)
+            connection.execute(filled("lock_schema", schema=target.names[0]))
+            self._make(connection, won.schema, examine(connection, target, won.schema))
 
-    # Keeps PG1, PG2, PG3, PG9, PG13.
-    def _begin(self, connection: Connection, won: Won) -> TableFacts | None:
-        """Note the batch, or wait for a twin that does, and delete the rows that it replaces.
+    def _lacks(self, connection: Connection, facts: TableFacts) -> bool:
+        """Whether a table or the view is missing."""
+        target = self._target
+        there = not target.counting or is_there(connection, target.view)
+        return not (there and facts.exists and is_there(connection, target.batches))
 
-        None: one has landed under its number.
+    def _make(self, connection: Connection, schema: pa.Schema, facts: TableFacts) -> None:
+        target = self._target
+        connection.execute(filled("create_batches", batches=target.batches))
+        if not facts.exists:
+            connection.execute(create_statement(target, schema))
+            connection.execute(filled("create_index", table=target.identifier))
+        elif not facts.has_key:
+            key = named(target.key)
+            connection.execute(filled("create_key", table=target.identifier, key=key))
+        if target.counting:
+            view.make(connection, target, schema)
+
+    def _note(self, connection: Connection, won: Won) -> bool:
+        """Note the batch, or wait for a twin that does. False: one has landed under its number.
 
         Whether that was this one shows at the next look.
         """
@@ -370,7 +422,12 @@ class PostgresSink(Remote):
         }
         noted.refuse_others(connection, self._target, won)
         note = filled("note", **self._of_batch(won), **values)
-        if connection.execute(note).fetchone() is None:
+        return connection.execute(note).fetchone() is not None
+
+    # Keeps PG1, PG2, PG3, PG9, PG13.
+    def _begin(self, connection: Connection, won: Won) -> TableFacts | None:
+        """Note the batch, and delete the rows that it replaces. None: see `_note`."""
+        if not self._note(connection, won):
             return None
         # From here on nobody changes its columns.
         connection.execute(filled("hold_table", table=self._target.identifier))

@@ -13,6 +13,7 @@ _TIME = "timestamp with time zone"
 _PLAIN_TIME = "timestamp without time zone"
 _TEXT = ("text", "character varying")
 JSON = ("jsonb", "json")
+VARYING = (*_TEXT, "json", "bytea")
 
 
 @dataclass(frozen=True, kw_only=True)

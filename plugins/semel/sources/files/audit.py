@@ -128,11 +128,9 @@ def header_of(path: str, csv: Csv) -> tuple[str, ...]:
         head = file.read(limits.CSV_HEADER_BYTES_MAX)
     line = head[: _header_end(head, csv)].removeprefix(_BOM).rstrip(b"\r\n")
     try:
-        fields = split_fields(line.decode(), csv.delimiter, csv.quote)
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{path!r}: its CSV header is not UTF-8") from error
-    if fields is None:
-        raise SourceError(f"{path!r}: a quote in its CSV header does not end")
+        fields = split_fields(line.decode(), csv)
+    except ValueError as error:  # Text that is not UTF-8 raises one too.
+        raise SourceError(f"{path!r}: its CSV header cannot be read ({error})") from error
     return tuple(name for name, _ in fields)
 
 
@@ -174,9 +172,8 @@ class _Claimed:
 
 
 def _header_end(data: bytes, csv: Csv) -> int:
-    start = len(_BOM) if data.startswith(_BOM) else 0
     if csv.multiline:
-        return record_end(data, start, csv.delimiter.encode(), csv.quote.encode())
+        return record_end(data, 0, csv)
     return data.find(b"\n") + 1 or len(data)
 
 
@@ -210,10 +207,9 @@ def _bounds(data: bytes, skipped: int, multiline: Csv | None) -> np.ndarray:
         if len(data) > skipped and (not len(ends) or ends[-1] != len(data)):
             ends = np.append(ends, len(data))
         return np.concatenate((np.array([skipped], np.int64), ends.astype(np.int64)))
-    delimiter, quote = multiline.delimiter.encode(), multiline.quote.encode()
     found = [skipped]
     while found[-1] < len(data):
-        found.append(record_end(data, found[-1], delimiter, quote))
+        found.append(record_end(data, found[-1], multiline))
     return np.array(found, np.int64)
 
 

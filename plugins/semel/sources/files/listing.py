@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 from semel.declare.context import Context
-from semel.sources import Refusal, Shown
+from semel.sources import PRIVATE, Refusal, Shown
 
 _UNSEEN = ("unreadable", "missing")
 
@@ -89,18 +90,23 @@ def list_files(context: Context) -> Listing:
     pattern = context.declared.below()
     files: list[ListedFile] = []
     refused = _closed_folders(root, pattern)
-    rule, inside = context.declared.interval_from, {}
+    inside = {}
     prefix = os.path.join(root, "")
     # A file costs a stat and little else: there may be very many.
-    for name in sorted(set(glob.iglob(pattern, root_dir=root, recursive=True))):
-        item = _look(rule, root, prefix + name, inside)
+    names = set(glob.iglob(pattern, root_dir=root, recursive=True))
+    private = [] if PRIVATE.search(pattern) else filter(PRIVATE.search, names)
+    private = frozenset(prefix + name for name in private)
+    for name in sorted(names):
+        item = _look(context.declared, root, prefix + name, inside)
         if isinstance(item, Refusal):
             refused.append(item)
         elif item is not None:
             files.append(item)
     files.sort(key=attrgetter("mtime_ns"))  # Stable: then by path.
     refused.sort(key=attrgetter("name"))
-    return Listing(root=root, found=files, refused=refused)
+    note = f"{len(private)} names have a part that begins with _: no new one of them is read"
+    notes = (note,) if private else ()
+    return Listing(root=root, found=files, refused=refused, notes=notes, private=private)
 
 
 def _closed_folders(root: Path, pattern: str) -> list[Refusal]:
@@ -130,7 +136,7 @@ def _folders(root: Path, pattern: str) -> Iterator[str]:
 
 # Keeps P13.
 def _look(
-    rule: str | None, root: Path, path: str, inside: dict[str, bool]
+    declared: Any, root: Path, path: str, inside: dict[str, bool]
 ) -> ListedFile | Refusal | None:
     """`inside` remembers of each folder whether it lies below the root."""
     try:
@@ -159,7 +165,7 @@ def _look(
         return _leads_out(root, path)
     if not stat.S_ISREG(status.st_mode):
         return refusal(path, "kind", "it is not a regular file")
-    when = rule and _time(rule, path, status.st_mtime_ns)
+    when = declared.interval_from and _time(declared, path, status.st_mtime_ns)
     return when if isinstance(when, Refusal) else listed(path, when, status)
 
 
@@ -183,19 +189,23 @@ def _leads_out(root: Path, path: str) -> Refusal:
 
 def file_time(context: Context, path: str, mtime_ns: int) -> datetime | Refusal | None:
     """A file's place in time, by `source.interval_from`. None for `select: arrival`."""
-    return _time(context.declared.interval_from, path, mtime_ns)
+    return _time(context.declared, path, mtime_ns)
 
 
-def _time(rule: str | None, path: str, mtime_ns: int) -> datetime | Refusal | None:
+def _time(declared: Any, path: str, mtime_ns: int) -> datetime | Refusal | None:
+    rule, zone = declared.interval_from, ZoneInfo(declared.interval_zone)
     if rule is None:
         return None
-    if rule == "mtime":
-        return datetime.fromtimestamp(mtime_ns / 1e9, tz=UTC)
     try:
-        return datetime.strptime(os.path.basename(path), rule).replace(tzinfo=UTC)
-    except ValueError:
-        why = f"its name does not follow {rule!r}, so it has no interval"
-        return refusal(path, "interval", why)
+        if rule == "mtime":
+            return datetime.fromtimestamp(mtime_ns / 1e9, tz=UTC)
+        found = datetime.strptime(os.path.basename(path), rule)
+        return found.replace(tzinfo=zone).astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        why = f"its name does not follow {rule!r}"
+        if rule == "mtime":
+            why = f"its mtime is {mtime_ns // 10**9} s after 1970, in no year from 1 to 9999"
+        return refusal(path, "interval", f"{why}, so it has no interval")
 
 
 def identity(device: int, inode: int) -> str:

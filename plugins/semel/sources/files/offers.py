@@ -4,10 +4,12 @@ import os
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from semel import limits
 from semel.declare.context import Context
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import LimitError, SourceError
 from semel.formats.declared import has_header, header_of, is_whole
+from semel.formats.foreign import foreign, json_array
 from semel.sources import Offer, Refusal, Window, accept_command, in_window
 from semel.sources.files.content import Content
 from semel.sources.files.evidence import FilePartition, Seen
@@ -99,6 +101,8 @@ def _end(context: Context, found: Facts, item: FileOffer) -> FileOffer | Refusal
         return refusal(file.path, "damaged", f"{found.seen.trouble}; replace the file", file.when)
     if known and known.packed:
         return replace(item, end=reached)
+    if content.size > reached and (why := _foreign(context, content)):
+        return refusal(file.path, "format", f"{file.path!r}: {why}", file.when)
     start = 0 if reached or has_header(context) else content.nuls()
     if is_whole(context):
         if known and reached not in (0, content.size):
@@ -119,6 +123,15 @@ def _end(context: Context, found: Facts, item: FileOffer) -> FileOffer | Refusal
         end = content.size if closed else content.record_end(max(start, reached), content.size)
     item = replace(item, end=end, start=start, whole=is_whole(context))
     return _check_header(context, item) if end > reached else item
+
+
+# Keeps P14.
+def _foreign(context: Context, content: Content) -> str | None:
+    """Why a file is no text of lines, whatever was declared."""
+    head = content.head
+    if b"\n" not in head:
+        head = content.read(0, limits.CSV_HEADER_BYTES_MAX)
+    return foreign(head) or (None if has_header(context) else json_array(head))
 
 
 # Keeps P14.

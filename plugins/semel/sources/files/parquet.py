@@ -6,7 +6,7 @@ How a file ends tells what it is: its footer is written last, so one without is 
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
@@ -18,7 +18,7 @@ from semel.model.batch import Claim
 from semel.sources import Look, Partition, Refusal
 from semel.sources.files import away, probe
 from semel.sources.files.content import open_file
-from semel.sources.files.listing import ListedFile, file_time, list_files, listed
+from semel.sources.files.listing import ListedFile, file_time, inodes_below, list_files, listed
 from semel.sources.sealed import claims, parquet
 from semel.sources.sealed.matching import refusal
 from semel.sources.sealed.parts import Listing, Looked, Part
@@ -45,7 +45,8 @@ class ParquetFiles(SealedSource):
     def discover(self) -> Listing:
         found = list_files(self.context)
         parts = [_part(file) for file in found.found]
-        return Listing(found=parts, refused=found.refused, complete=found.complete)
+        told = {"notes": found.notes, "private": found.private, "complete": found.complete}
+        return Listing(found=parts, refused=found.refused, **told)
 
     def look(self, part: Part) -> Looked:
         with _opened(part) as file:
@@ -84,6 +85,19 @@ class ParquetFiles(SealedSource):
             if moved is None:
                 raise
             return _at(str(moved))
+
+    def below(self) -> list[Part]:
+        found = []
+        for _, path in inodes_below(self.context.declared.folder()):
+            with suppress(OSError, UnicodeEncodeError):
+                found.append(_at(path))
+        return found
+
+    def is_put_away(self, known: Partition) -> bool:
+        moved = away.place_of(self.context, known.name)
+        with suppress(OSError):
+            return moved is not None and _at(str(moved)).identity == known.identity
+        return False
 
     def put_away(self, known: Partition) -> bool:
         return away.put_away(self.context, known, lambda path: _at(path).fingerprint)

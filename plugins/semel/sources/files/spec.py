@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from pydantic import field_validator
 
 from semel import settings
-from semel.declare.parts import GLOB, Duration, Model, Text, path_problem
+from semel.declare.parts import GLOB, Duration, Model, Text, path_problem, zone_problem
 from semel.declare.place import Place
 from semel.formats.table import SOURCES, source_format
 from semel.sources.formatted import Formatted
@@ -43,6 +43,8 @@ class FilesSource(Formatted):
     whole when they appear."""
     interval_from: str | None = None
     """Where a file's time is read: a strptime pattern of its whole name, or "mtime"."""
+    interval_zone: str = "UTC"
+    """The time zone of the times in names, such as Europe/Berlin."""
     closed_after: Duration | None = None
     """A last line without newline, and a multiline CSV file, is taken once the file is this old."""
     after_finalize: Literal["keep"] | Move = "keep"
@@ -96,6 +98,10 @@ class FilesSource(Formatted):
                 f"{self.interval_from!r} is not a strptime pattern of a file name with a date: "
                 'write one like "flights-%Y-%m-%d.jsonl", or "mtime"'
             )
+        if why := zone_problem(self.interval_zone):
+            yield ("interval_zone",), why
+        if self.interval_zone != "UTC" and self.interval_from in (None, "mtime"):
+            yield ("interval_zone",), "has no meaning without a pattern of names; leave it out"
         if self.after_finalize != "keep" and (why := self._why_not_moved(self.after_finalize.move)):
             yield ("after_finalize", "move"), why
 

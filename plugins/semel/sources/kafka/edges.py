@@ -5,6 +5,9 @@ that ends a transaction, which has the time at which it was made, and messages o
 was aborted. So a search begins at its answer, and reads on to the first message that is not older.
 Mostly that is the first one of all. It is not where history was sent in transactions: there the
 search goes on from where batches of earlier intervals have come to.
+
+A clock that is ahead would end an interval early, and keep what follows from each one until its own
+time. So a message ends no interval where it is later than now, or where older ones follow it.
 """
 
 import logging
@@ -13,6 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from semel.clients.kafka.cluster import Cluster, client, of
 from semel.errors import AGAIN, UnavailableError
@@ -42,6 +47,13 @@ _EVER = datetime(1970, 1, 1, tzinfo=UTC)
 _FETCH_BYTES = 256 << 10
 """What is fetched of a partition at once: of most, one message is wanted."""
 
+VOTES = 8
+"""An interval ends at a message that is not older than its end, unless the messages behind it outvote
+it: as many older ones as others, before the others are so many more."""
+
+AHEAD_SECONDS = 300
+"""So far ahead of this machine a producer's clock may be."""
+
 _TOLD_SECONDS = 10
 """A search that takes longer says so each time."""
 
@@ -54,6 +66,40 @@ class _Message:
 
     offset: int
     ms: int
+
+
+@dataclass
+class _Edge:
+    """The first message that is not older than `since`, nor later than `now`, and for which `votes`
+    messages vote with its own, or that older ones have not outvoted by the end.
+
+    `begin`: the same, but for whether it is later. `ahead`: the latest one that is passed over.
+    """
+
+    since: int
+    votes: int = 1
+    now: float = float("inf")
+    found: _Message | None = None
+    begin: _Message | None = None
+    ahead: _Message | None = None
+    _votes: int = 0
+
+    def ends(self, message: _Message) -> bool:
+        """Whether it is known with one more message."""
+        passed = None
+        if message.ms < self.since:
+            self._votes = max(0, self._votes - 1)
+            if not self._votes:
+                passed, self.found, self.begin = self.found, None, None
+        else:
+            self.begin = self.begin or message
+            if message.ms > self.now:
+                passed = message
+            else:
+                self.found, self._votes = self.found or message, self._votes + 1
+        if passed and (self.ahead is None or passed.ms > self.ahead.ms):
+            self.ahead = passed
+        return self._votes == self.votes
 
 
 # Keeps KS5.
@@ -76,20 +122,33 @@ def find_edges(
         log = _Log(cluster, consumer, ends)
         heads = log.heads(since)
         starts = log.not_older(heads, window[0], reached)
+        # 1. A first one that is later than all of the interval may be ahead. What lies behind the
+        #    batches of earlier intervals is of this one then.
+        begin = {place: start.offset for place, start in starts.items()}
+        later = [place for place, start in starts.items() if start.ms >= milliseconds(window[1])]
+        before = reached(window[0]) if later else {}
+        edges = log.edges({p: begin[p] for p in later if p not in before}, window[0])
+        for place in later:
+            known = edges[place].begin if place in edges else None
+            at = known.offset if known else -1
+            begin[place] = max(begin[place], before[place]) if place in before else at
+        # 2. What batches of intervals that ended by then have taken ends none of them again.
+        before = reached(window[1])
         later = {
-            place: max(until[place], start.offset)
-            for place, start in starts.items()
-            if until[place] >= 0
+            place: max(until[place], at, before.get(place, 0))
+            for place, at in begin.items()
+            if min(until[place], at) >= 0
         }
-        stops = log.not_older(log.heads(later), window[1], reached)
+        stops = {place: e.found.offset for place, e in log.edges(later, window[1]).items() if e.found}
     none = dict.fromkeys(ends, -1)
-    begin = none | {place: message.offset for place, message in starts.items()}
+    begin = none | begin
     for f in found:
         place = f.topic, f.partition
         # Keeps KS3. What is left may begin with offsets that have no record.
-        if since[place] == first[place] and heads.get(place) == starts.get(place):
+        head = heads[place].offset if place in heads else -1
+        if since[place] == first[place] and begin[place] == head:
             begin[place] = f.low
-    return begin, none | {place: message.offset for place, message in stops.items()}
+    return begin, none | stops
 
 
 # Keeps KS5.
@@ -127,7 +186,8 @@ class _Log:
 
     def heads(self, starts: dict[Place, int]) -> dict[Place, _Message]:
         """The first message of each partition from an offset on, where there is one."""
-        return self._first(starts, -1)
+        edges = self._first(starts, -1)
+        return {place: edge.found for place, edge in edges.items() if edge.found}
 
     def not_older(
         self, heads: dict[Place, _Message], when: datetime, reached: Reached
@@ -140,15 +200,32 @@ class _Log:
             # What such an interval has taken lies before the first message of a later time.
             before = reached(when)
             older = {place: max(at, before.get(place, 0)) for place, at in older.items()}
-            found |= self._first(older, since)
+            edges = self._first(older, since)
+            found |= {place: edge.found for place, edge in edges.items() if edge.found}
         return found
 
-    def _first(self, starts: dict[Place, int], since: int) -> dict[Place, _Message]:
+    def edges(self, starts: dict[Place, int], when: datetime) -> dict[Place, _Edge]:
+        """Where each partition comes to a time, from an offset on."""
+        now = milliseconds(datetime.now(UTC)) + 1_000 * AHEAD_SECONDS
+        edges = self._first(starts, since := milliseconds(when), votes=VOTES, now=now)
+        for place, edge in edges.items():
+            latest = edge.found.ms if edge.found else since
+            if edge.ahead and edge.ahead.ms > latest + 1_000 * AHEAD_SECONDS:
+                _log.warning(
+                    "%r: the message at offset %d has a time that is ahead of those behind it, %s; "
+                    "it is read together with them",
+                    _name(place), edge.ahead.offset, np.datetime64(edge.ahead.ms, "ms"),
+                )  # fmt: skip
+        return edges
+
+    def _first(
+        self, starts: dict[Place, int], since: int, **how: int
+    ) -> dict[Place, _Edge]:
         kafka = client()
         left = {place: at for place, at in starts.items() if 0 <= at < self.ends[place]}
         self.consumer.assign([kafka.TopicPartition(*place, at) for place, at in left.items()])
-        found: dict[Place, _Message] = {}
-        wanted, asked = len(left), 0
+        found = {place: _Edge(since, **how) for place in starts}
+        wanted, asked = len(left) * how.get("votes", 1), 0
         told = heard = time.monotonic()
         while left:
             seconds = time.monotonic() - heard
@@ -173,9 +250,11 @@ class _Log:
                 else:
                     left[place] = message.offset() + 1
                     _, ms = message.timestamp()
-                    if ms >= since and left[place] <= self.ends[place]:
-                        found[place] = _Message(offset=message.offset(), ms=ms)
-                if place in found or left[place] >= self.ends[place]:
+                    if left[place] <= self.ends[place]:
+                        seen = _Message(offset=message.offset(), ms=ms)
+                        if found[place].ends(seen):
+                            over.add(place)
+                if left[place] >= self.ends[place]:
                     over.add(place)
             if over:
                 self.consumer.incremental_unassign([kafka.TopicPartition(*p) for p in over])

@@ -139,11 +139,23 @@ def is_gone(error: "KafkaError") -> bool:
 
 def first_sizes(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> list[int]:
     """The sizes, in bytes, of some of the first values of a range of offsets; in a plan."""
+    return [len(message) for message in _first(cluster, topic, partition, start, end)]
+
+
+def first_time(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> float | None:
+    """The earliest timestamp of the same messages, in seconds since 1970; None: they have none."""
+    stamps = (m.timestamp() for m in _first(cluster, topic, partition, start, end))
+    return min((ms / 1_000 for kind, ms in stamps if kind and ms >= 0), default=None)
+
+
+def _first(
+    cluster: Cluster, topic: str, partition: int, start: int, end: int
+) -> Sequence["Message"]:
     found = messages(
         cluster, topic, partition, start, end, lambda: check_there(cluster, [topic]), patient=False
     )
     try:
-        return [len(message) for message in next(found, ())]
+        return next(found, ())
     finally:
         found.close()
 

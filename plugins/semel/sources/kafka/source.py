@@ -27,7 +27,7 @@ from semel.sources import (
 )
 from semel.sources.kafka import claimed, epochs, matching, probe, topics
 from semel.sources.kafka.matching import PartitionOffer
-from semel.sources.kafka.messages import messages
+from semel.sources.kafka.messages import first_time, messages
 from semel.sources.kafka.records import Records
 from semel.sources.kafka.topics import ShownTopics
 
@@ -84,6 +84,9 @@ class KafkaSource(Source):
 
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
         return claimed.locate(self.discover(), partitions)
+
+    def first_time(self, name: str, start: int, end: int) -> float | None:
+        return first_time(self.cluster, *claimed.place_of(name), start, end)
 
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
         claimed.check(self.cluster, claims, batch_id)

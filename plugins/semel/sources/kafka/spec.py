@@ -104,10 +104,13 @@ class KafkaSource(Messages):
 
     def reads(self, place: Place) -> bool:
         """Whether a sink's topic is one of them."""
-        if place[:-1] != ("topic", self.connection, self.bootstrap_servers):
+        what, *how, topic = place
+        named = topic in self.topics or self.pattern and re.fullmatch(self.pattern, topic or "")
+        if what != "topic" or not named:
             return False
-        matches = self.pattern is not None and re.fullmatch(self.pattern, str(place[-1]))
-        return place[-1] in self.topics or bool(matches)
+        from semel.clients.kafka.connection import same_cluster
+
+        return same_cluster((self.connection, self.bootstrap_servers), tuple(how))
 
     @property
     def acknowledged(self) -> bool:

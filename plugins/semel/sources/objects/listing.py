@@ -12,12 +12,9 @@ import pyarrow.compute as pc
 from semel.clients.objects import Object, Store
 from semel.declare.context import Context
 from semel.errors import TerminalError
-from semel.sources import Refusal
+from semel.sources import PRIVATE, Refusal
 from semel.sources.sealed.matching import refusal
 from semel.sources.sealed.parts import Listing, Part
-
-_PASSED_OVER = ("_", ".")
-"""Parts of keys that begin so are notes of those who write, as _SUCCESS is, and no records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +153,8 @@ def _check_once(url: str, names: pa.Array) -> None:
 
 
 def _is_read(found: Object, pattern: str) -> bool:
-    hidden = any(part.startswith(_PASSED_OVER) for part in found.key.split("/"))
-    return bool(found.size) and not hidden and fnmatchcase(found.key, pattern)
+    private = PRIVATE.search(found.key) and not PRIVATE.search(pattern)
+    return bool(found.size) and not private and fnmatchcase(found.key, pattern)
 
 
 def _without_time(part: Part, rule: str) -> Refusal:

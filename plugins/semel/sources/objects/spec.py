@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from semel.clients.objects.access import URL, Place, checked_url
-from semel.declare.parts import Select, Text
+from semel.declare.parts import GLOB, Select, Text
+from semel.declare.place import Place as SinkPlace
 from semel.declare.place import reached
 from semel.formats.table import SOURCES
 from semel.sources.formatted import Formatted
@@ -24,6 +25,10 @@ class ObjectsSource(Formatted):
     part: ClassVar[str] = "object"
     complete: ClassVar[str] = "record"
     awaited: ClassVar[str] = "an object that can be read"
+    passes_by: ClassVar[str] = (
+        "its key is before keys that were read, and with source.ordered: true no run goes back to "
+        "it. Declare ordered: false for one run, which reads it"
+    )
     expires: ClassVar[str] = "somebody, or a rule of the store, has deleted what was read"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
     aside: ClassVar[tuple[str, ...]] = (*Formatted.aside, "connection", "ordered")
@@ -39,7 +44,7 @@ class ObjectsSource(Formatted):
     Spark's executors the variable AIRFLOW_CONN_<CONNECTION>. Without one, the machine's role."""
     pattern: Text = "*"
     """Which keys below the prefix: *, ? and [...]; a * goes over slashes too. Keys with a part that
-    begins with _ or . are passed over, and objects of no bytes."""
+    begins with _ or . are passed over if it has none, and objects of no bytes."""
     format: Literal[tuple(SOURCES)]  # type: ignore[valid-type]
     """jsonl: one JSON object a line. csv: a header, then one record a line. parquet. Keys that end
     in .gz and .zst are unpacked, but for Parquet."""
@@ -71,6 +76,21 @@ class ObjectsSource(Formatted):
         """Where, and its format."""
         where = reached(self.connection, None) if self.connection else "by the machine's role"
         return f"objects below `{self.url}` ({where}), {self.format}"
+
+    def reads(self, place: SinkPlace) -> bool:
+        """Whether a sink's prefix is below its own one, where its keys may have the pattern; or holds
+        it.
+        """
+        if place[0] != "url":
+            return False
+        own, other = f"{Place.of(self.url)}/", f"{place[-1]}/"
+        if not other.startswith(own):
+            return own.startswith(other)
+        below = other.removeprefix(own)
+        if any(part[:1] in ("_", ".") for part in below.split("/")[:-1]):
+            return False
+        first = GLOB.split(self.pattern)[0]
+        return below.startswith(first) or first.startswith(below)
 
     def datasets(self, claimed: Callable[[], Iterable[str]]) -> list[tuple[str, str]]:  # noqa: ARG002
         """The prefix."""

@@ -1,13 +1,17 @@
 """Which source partition a batch of another pipeline is: its name says so, for ever.
 
-So a marker that is not there frees nothing, and what has another content under a name of which
-something was read is never read by itself.
+A marker that is not there frees nothing. If a batch has claimed other content under a name, plan
+never reads the new content by itself: it waits for that batch, takes it over, or refuses the name.
 """
 
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
 from semel.errors import SourceError
+from semel.model.batch import run_of
 from semel.sources import (
     Gone,
     Known,
@@ -23,76 +27,178 @@ from semel.sources.sealed.matching import refusal, show, unreadable
 from semel.sources.sealed.parts import Listing, Looked, Opens, PartOffer
 
 
-class Read(StrEnum):
-    """What is known under a batch's name."""
+class Progress(StrEnum):
+    """How far some batches have come. Abandoned ones do not count."""
 
-    NOTHING = "nothing"
-    """No partition."""
-    UNREAD = "unread"
-    """A partition with other content, of which no batch that has committed read anything."""
-    SAME = "same"
-    """This content."""
-    CLAIMED = "claimed"
-    """Other content, which was read; and a replay that has not committed has claimed this one."""
-    OTHER = "other"
-    """Other content, which was read."""
+    NONE = "none"
+    ALIVE = "alive"
+    """All are planned, and plan may not abandon each of them."""
+    SILENT = "silent"
+    COMMITTED = "committed"
+    """At least one has committed."""
 
 
 class Does(StrEnum):
     """What a plan does with a batch."""
 
-    BEGIN = "begin"
     GO_ON = "go on"
+    """Read on in the partition with this content, or in a new one."""
+    FOLLOW = "follow"
+    """The same, in the partition of the replay."""
+    TAKE_OVER = "take over"
+    """Abandon the silent readers, and go on."""
     WAIT = "wait"
-    """Leave it to the replay."""
+    """Leave it to the batch that has claimed some of it."""
     REPLAYED = "replayed"
-    """A refusal: a person decides."""
+    """A refusal: a person decides. Silent readers are abandoned."""
 
 
 # Keeps CH1.
-def judge(read: Read) -> Does:
-    """The decision table."""
-    does = {Read.NOTHING: Does.BEGIN, Read.CLAIMED: Does.WAIT, Read.OTHER: Does.REPLAYED}
-    return does.get(read, Does.GO_ON)
+def judge(*, same: bool, readers: Progress, replay: Progress) -> Does:
+    """The decision table. `same`: the open partition of the name has the content shown. `readers`:
+    batches that have claimed other content. `replay`: the newest replay of one, on this content.
+    """
+    if same:
+        return Does.GO_ON
+    if readers is Progress.COMMITTED:
+        follows = {Progress.ALIVE: Does.WAIT, Progress.COMMITTED: Does.FOLLOW}
+        return follows.get(replay, Does.REPLAYED)
+    waits = {Progress.ALIVE: Does.WAIT, Progress.SILENT: Does.TAKE_OVER}
+    return waits.get(readers, Does.GO_ON)
+
+
+class _Reader(NamedTuple):
+    """A batch with a claim under a name, as `sealed.readers` gives it, and the partition."""
+
+    part: Partition
+    content: str
+    batch_id: int
+    request_key: str
+    root: int
+    committed: bool
+    silent: bool
+    newest_replay: bool
+
+    def __str__(self) -> str:
+        what = f"batch {self.batch_id} (run {run_of(self.request_key)})"
+        return f"{what}, a replay, has claimed" if self.newest_replay else f"{what} has claimed"
+
+
+class _State(NamedTuple):
+    """What is known under the name of a batch, and what plan does with it.
+
+    `newest`: the open partition, else the newest one. `known`: the one with the content shown.
+    `others`: readers of other content, the newest first. `holder`: the batch that has to finish
+    before anybody decides. `released`: silent readers.
+    """
+
+    looked: Looked
+    newest: Partition | None
+    does: Does
+    known: Partition | None
+    others: list[_Reader]
+    holder: _Reader | None
+    released: list[int]
+
+
+def _progress(readers: list[_Reader], silent: Collection[int]) -> Progress:
+    if any(reader.committed for reader in readers):
+        return Progress.COMMITTED
+    if any(reader.batch_id not in silent for reader in readers):
+        return Progress.ALIVE
+    return Progress.SILENT if readers else Progress.NONE
+
+
+# Keeps CH1, CH2.
+def _state(
+    one: Looked, newest: Partition | None, claims: list[_Reader], orphans: Collection[int]
+) -> _State:
+    others = [reader for reader in claims if reader.content != one.key]
+    replay = [r for r in claims if r.newest_replay and r.content == one.key]
+    same = newest is not None and newest.evidence.get("content") == one.key
+    does = judge(
+        same=same and not newest.closed,
+        readers=_progress(others, orphans),
+        replay=_progress(replay, [reader.batch_id for reader in replay if reader.silent]),
+    )
+    known = newest if same else None
+    waited = [r for r in (*replay, *others) if not r.committed and r.batch_id not in orphans]
+    if does is Does.REPLAYED:
+        waited = replay
+    return _State(
+        looked=one,
+        newest=newest,
+        does=does,
+        known=replay[0].part if does is Does.FOLLOW else known,
+        others=others,
+        holder=next(iter(waited), None),
+        released=[reader.batch_id for reader in others if reader.batch_id in orphans],
+    )
 
 
 def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matched:
     """As `Source.match`."""
     names = {part.name for part in shown.found}
-    offers, refused, begun = [], [], []
-    looked, unread = _looked(source, known)
-    there = _there(known, looked)
-    for one in looked:
-        was = there.held.get(one.part.name)
-        offer = offer_of(one, was)
-        does = judge(there.reads[one.part.name])
-        if not one.key:
-            refused.append(one.refused)
-        elif does is Does.WAIT:
+    offers, begun, notes, over, replayed = [], [], [], [], []
+    looked, refused = _looked(source, known)
+    refused += [one.refused for one in looked if not one.key]
+    refused += (missing := _missing(source, known, names) if names or shown.complete else [])
+    held_back = missing and source.context.by_position
+    states = _states(source, known, looked)
+    for state in states:
+        one, goes_on, old = state.looked, state.known, state.newest
+        if state.does is Does.REPLAYED:
+            replayed.append(state)
+        elif held_back and old is None:
             continue
-        elif does is Does.REPLAYED:
-            refused.append(_replayed(source, one, there.read[one.part.name]))
-        elif one.refused and was is None:
+        elif state.does is Does.WAIT:
+            offers.append(replace(offer_of(one, None), end=0))
+            notes.append(f"{one.part.name!r}: {state.holder} an output of it; plan waits for that")
+        elif one.refused and goes_on is None:
             refused.append(one.refused)
         else:
-            offers.append(offer)
-            if was is None and not one.rows:
-                begun.append(offer)
+            offers.append(offer_of(one, goes_on))
+            over += [old] if old and old != goes_on and (old.seen or not old.closed) else []
+            if goes_on is None and not one.rows:
+                begun.append(offers[-1])
     gone = [
         Gone(partition=k, seen=k.seen)
         for k in known.partitions
         if shown.complete and k.name not in names and k.reached < k.seen and _is_of(source, k)
     ]
-    gone += [Gone(partition=k, seen=k.seen) for k in there.ended]
+    # Nothing is missing of content that the source has replaced.
+    gone += [Gone(partition=partition, seen=0) for partition in over]
+    released = {n for s in states if s.does in (Does.TAKE_OVER, Does.REPLAYED) for n in s.released}
     return Matched(
         offers=offers,
-        refused=refused + unread,
+        refused=[*refused, *_replayed(source, known, replayed)],
         gone=gone,
         retired=[],
         renamed=[],
         begun=begun,
         resumed=(),
+        released=tuple(sorted(released)),
+        notes=tuple(notes),
     )
+
+
+# Keeps CH4.
+def _missing(source: Opens, known: Known, names: Collection[str]) -> list[Refusal]:
+    """The refusals of batches that were read and whose markers are gone."""
+    upstream, found = source.context.declared.pipeline, []
+    for k in known.partitions:
+        if k.name not in names and k.reached >= k.seen > 0 and _is_of(source, k):
+            try:
+                source.now(k.name)  # A listing may lack a marker that is being replaced.
+            except FileNotFoundError:
+                detail = (
+                    f"its marker is gone, and {k.reached} rows of it were read. If {upstream} "
+                    "reads their records again, they come back in another batch. A pipeline "
+                    "without a record_id begins no new batch meanwhile. Put the marker back; or "
+                    "declare a pipeline of another name and sink, which reads all from its start"
+                )
+                found.append(Refusal(name=k.name, reason="missing", detail=detail))
+    return found
 
 
 def _is_of(source: Opens, known: Partition) -> bool:
@@ -121,56 +227,25 @@ def _held(known: Known, looked: list[Looked]) -> dict[str, Partition]:
     return {r["name"]: Partition(**r) for r in closed} | held
 
 
-class _Was(NamedTuple):
-    """The newest part of a name that was read, by which batch. `follows`: a replay of that batch
-    can read what is there now.
-    """
-
-    part: Partition
-    root: int
-    follows: bool
-
-
-class _There(NamedTuple):
-    """What is known under each name: how it was read, in which partition, and what is to be told of
-    what was `read` in its place. `ended`: open ones in whose place a replay has read another.
-    """
-
-    held: dict[str, Partition]
-    reads: dict[str, Read]
-    read: dict[str, _Was]
-    ended: list[Partition]
-
-
-# Keeps CH1, CH2.
-def _there(known: Known, looked: list[Looked]) -> _There:
-    held = _held(known, looked)
-    reads = {one.part.name: Read.NOTHING for one in looked}
-    other, ended = {}, []
-    for one in looked:
-        name, was = one.part.name, held.get(one.part.name)
-        if was is not None and was.evidence.get("content") == one.key:
-            reads[name] = Read.SAME
-        elif was is not None:
-            reads[name], other[name] = Read.UNREAD, one.key
-    if not other:
-        return _There(held, reads, {}, [])
-    before = {r["name"]: dict(r) for r in known.rows("sealed", "committed", names=[*other])}
-    reads |= dict.fromkeys(before, Read.OTHER)
-    names, contents = [*other], [*other.values()]
-    for r in known.rows("sealed", "replayed", names=names, contents=contents):
-        part, name = dict(r), r["name"]
-        if not part.pop("committed"):
-            reads[name] = Read.CLAIMED
-            continue
-        if not held[name].closed:
-            ended.append(held[name])
-        reads[name], held[name] = Read.SAME, Partition(**part)
-    roots = {name: r.pop("root") for name, r in before.items() if reads[name] is Read.OTHER}
-    pairs = {"roots": [*roots.values()], "names": [*roots]}
-    apart = {r["root"] for r in known.rows("replay", "apart", **pairs)} if roots else set()
-    read = {name: _Was(Partition(**before[name]), r, r not in apart) for name, r in roots.items()}
-    return _There(held, reads, read, ended)
+def _states(source: Opens, known: Known, looked: list[Looked]) -> list[_State]:
+    """The states of the names of some batches, except those that cannot be read."""
+    held, claims = _held(known, looked), defaultdict(list)
+    asked = [
+        one.part.name for one in looked
+        if (was := held.get(one.part.name))
+        and (was.closed or was.evidence.get("content") != one.key)
+    ]  # fmt: skip
+    silent = source.context.limits.orphan_after.total_seconds()
+    found = known.rows("sealed", "readers", names=asked, silent_seconds=silent) if asked else []
+    for r in found:
+        reader = {key: r[key] for key in _Reader._fields if key != "part"}
+        part = Partition(**{key: value for key, value in r.items() if key not in reader})
+        claims[part.name].append(_Reader(part=part, **reader))
+    return [
+        _state(one, held.get(one.part.name), claims[one.part.name], known.orphans)
+        for one in looked
+        if one.key
+    ]
 
 
 def offer_of(one: Looked, held: Partition | None) -> PartOffer:
@@ -197,16 +272,15 @@ def word(
 ) -> Word | None:
     """As `Source.accept`."""
     looked, _ = _looked(source, known)
-    asked = [one for one in looked if one.part.name == name and one.key]
-    there, pipeline = _there(known, asked), source.context.name
-    does = judge(there.reads[name]) if asked else None
-    if does is Does.WAIT:
+    asked = [one for one in looked if one.part.name == name]
+    state, pipeline = next(iter(_states(source, known, asked)), None), source.context.name
+    if state and state.holder and state.does in (Does.WAIT, Does.REPLAYED):
         raise SourceError(
-            f"a replay of {pipeline} has claimed the output of {name!r} that is there now, so "
-            "there is nothing to accept; let it finish, or abandon it",
+            f"{name!r}: {state.holder} an output of it. Nothing was accepted. Let that batch "
+            "finish, or abandon it",
             next=f"semel batches {pipeline}",
         )
-    if does is not Does.REPLAYED:
+    if state is None or state.does is not Does.REPLAYED:
         if is_open and not same:
             return None
         raise SourceError(
@@ -219,28 +293,41 @@ def word(
             "is accepted, or nothing",
             next=accepting(pipeline, name),
         )
-    was = there.held[name]
-    return Word(offer=offer_of(asked[0], None), ended=[] if was.closed else [was], superseded=[])
+    old = state.newest
+    return Word(
+        offer=offer_of(state.looked, None), ended=[] if old.closed else [old], superseded=[]
+    )
 
 
-def _replayed(source: Opens, one: Looked, was: _Was) -> Refusal:
-    context, (upstream, _, number) = source.context, one.part.name.rpartition("/b")
-    replay = f"semel replay {context.name} --batches {was.root}"
-    if was.follows and not context.record_id:
+def _replayed(source: Opens, known: Known, states: list[_State]) -> Iterator[Refusal]:
+    """The refusals of batches that were replayed."""
+    context = source.context
+    read = [next(one for one in state.others if one.committed) for state in states]
+    pairs = {"roots": [one.root for one in read], "names": [one.part.name for one in read]}
+    pairs["orphans"] = [*known.orphans]
+    apart = {r["root"] for r in known.rows("replay", "apart", **pairs)} if read else set()
+    for state, one in zip(states, read, strict=True):
+        part = state.looked.part
+        upstream, _, number = part.name.rpartition("/b")
+        replay = f"semel replay {context.name} --batches {one.root}"
         what = (
             f"`{replay}` reads it in the place of that; and "
             f"`semel replay {upstream} --batches {int(number)} --downstream` does so for each "
             f"pipeline that reads {upstream}"
         )
-    else:
-        what = (
-            f"What was read stays, as no replay takes another output (`{replay} --dry-run` tells "
-            "why): declare a pipeline of another name and sink, which reads all from its start"
+        if one.root in apart or context.record_id:
+            what = (
+                f"What was read stays, as no replay takes another output (`{replay} --dry-run` "
+                "tells why): declare a pipeline of another name and sink, which reads all from "
+                "its start"
+            )
+        end = f"{accept_command(context, part.name)} reads the new output as new rows, beside the old"
+        if state.holder:
+            silent = state.holder.batch_id
+            end = f"`semel abandon {silent}` ends the silent replay {silent}, which has claimed it"
+        yield refusal(
+            part,
+            Does.REPLAYED,
+            f"its output is not what was read as {show(source, one.part)}; it has "
+            f"{state.looked.rows} rows now. {what}; or {end}",
         )
-    return refusal(
-        one.part,
-        Does.REPLAYED,
-        f"its output is not what was read as {show(source, was.part)}; it has {one.rows} rows now. "
-        f"{what}; or {accept_command(context, one.part.name)} reads the new output as new rows, "
-        "beside the old ones",
-    )

@@ -23,7 +23,7 @@ class PipelineSource(Records):
     page: ClassVar[str] = "chain"
     part: ClassVar[str] = "batch"
     complete: ClassVar[str] = "row"
-    awaited: ClassVar[str] = "the marker of a batch"
+    awaited: ClassVar[str] = "batches that have claimed an output"
     dated: ClassVar[bool] = False
     expires: ClassVar[str] = (
         "a replay of the pipeline that was read has replaced some of its output"

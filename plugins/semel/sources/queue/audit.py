@@ -19,7 +19,16 @@ from semel.errors import CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.sources.messages import ALL
 from semel.sources.queue.spec import QueueSource
-from semel.sources.reread import Auditor, GoneError, Lines, Messages, bad_csv, in_order, texts_of
+from semel.sources.reread import (
+    Auditor,
+    GoneError,
+    Lines,
+    Messages,
+    bad_csv,
+    in_order,
+    texts_of,
+    times_of,
+)
 
 _HEADER = struct.Struct("<4sIQQ")
 """Before each body: what it is, how many messages, how many bytes, a checksum."""
@@ -60,6 +69,16 @@ class _Spool(Auditor):
         return in_order(source), _read(path, claim, batch, source)
 
 
+def _address(segment: str, claim: Claim, source: QueueSource) -> str:
+    """What ids of a claim begin with: its evidence says so, within what there can be."""
+    address = claim.evidence.get("address", segment)
+    declared = f"nats:{getattr(source, 'address', None)}"
+    # Behind @ is when a stream was made.
+    if address.partition("@")[0] not in {each.partition("@")[0] for each in (segment, declared)}:
+        raise SourceError(f"its messages are of {segment}, and their ids of {address}")
+    return address
+
+
 def _has(path: Path, size: int, content: str) -> bool:
     state = xxhash.xxh3_128()
     with suppress(OSError):
@@ -75,7 +94,7 @@ def _read(path: Path, claim: Claim, batch: int, source: QueueSource) -> Iterator
     """The claimed messages, group by group."""
     with open(path, "rb") as file:
         _, _, length, _ = _HEADER.unpack(file.read(_HEADER.size))
-        address = json.loads(file.read(length))["address"]
+        address = _address(json.loads(file.read(length))["address"], claim, source)
         first = 0
         while first < claim.end:
             magic, count, length, _ = _HEADER.unpack(file.read(_HEADER.size))
@@ -113,7 +132,7 @@ def _lines(
 def _beside(
     rows: pa.Table, address: str, source: QueueSource
 ) -> tuple[pa.StructArray | None, dict[int, str]]:
-    """The columns that are not of the value; and the messages whose text there is none."""
+    """The columns that are not of the value; and the messages with one that does not fit."""
     columns: dict[str, pa.Array] = {}
     bad: dict[int, str] = {}
     texts: dict[str, list[bytes | None]] = {}
@@ -121,14 +140,15 @@ def _beside(
         ids = rows.column("message_id").to_pylist()
         texts[source.message_id] = [f"{address}#{name}".encode() for name in ids]
     if source.ordering_key:
-        keys = rows.column("ordering_key").to_pylist()
-        texts[source.ordering_key] = [None if key is None else key.encode() for key in keys]
+        texts[source.ordering_key] = rows.column("ordering_key").cast(pa.binary()).to_pylist()
     found = [
         {one["key"]: one["value"] for one in some} for some in rows.column("attributes").to_pylist()
     ] if source.attributes else []  # fmt: skip
     for name, attribute in source.attributes.items():
         if attribute == ALL:
             continue  # Nested, and so not compared.
+        # An attribute without a name is what could not be parsed.
+        bad |= {at: "its attributes cannot be parsed" for at, some in enumerate(found) if "" in some}
         values = [some.get(attribute) for some in found]
         if source.columns[name] == "binary":
             columns[name] = pa.array(values, pa.binary())
@@ -139,7 +159,8 @@ def _beside(
         bad |= more
     if source.published:
         times = rows.column("published").combine_chunks().cast(pa.int64())
-        columns[source.published] = times.cast(pa.timestamp("us"))
+        columns[source.published], more = times_of(source.published, times.to_pylist(), 1_000_000)
+        bad |= more
     if not columns:
         return None, bad
     return pa.StructArray.from_arrays(list(columns.values()), list(columns)), bad

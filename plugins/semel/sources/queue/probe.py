@@ -14,6 +14,10 @@ _BEYOND = timedelta(days=1)
 """What the horizon has beyond the queue's retention: a last delivery is received and planned."""
 
 
+_DELIVERIES_MIN = 5
+"""One more than the tries of a task by the DAGs that semel makes; also Pub/Sub's own minimum."""
+
+
 def of_spool(context: Context, sealed: Path) -> tuple[str, Look]:
     """As `Source.probe`: executors are to see the folder, and in it the newest segment; where
     nothing was received yet, the first folder above it that is there.
@@ -29,11 +33,20 @@ def of_spool(context: Context, sealed: Path) -> tuple[str, Look]:
         raise SourceError(f"{error}; let this user read all below {sealed}") from error
 
 
-# Keeps Q6.
+# Keeps Q6, Q8.
 def of_service(context: Context, horizon: timedelta) -> str:
     """As `Source.service`."""
     with context.declared.opened_queue() as queue:
         about = queue.about()
+        dead = queue.dead()
+    letters = about.dead_letters
+    if letters and dead:
+        raise SourceError(
+            f"{letters.address} has {count(dead, 'message')} that {about.address}, or another queue, "
+            f"gave up after {letters.deliveries} deliveries, and semel does not read it. Bring them "
+            "back, or remove them there",
+            next=letters.back,
+        )
     kept = about.retention
     if kept is not None and not context.by_position:
         if kept == timedelta.max:
@@ -51,8 +64,17 @@ def of_service(context: Context, horizon: timedelta) -> str:
     told = f"{about.address}"
     if about.waiting is not None:
         told += f": about {count(about.waiting, 'message')} to be delivered"
-    if about.oldest_seconds is not None:
-        told += f", the oldest waits for {about.oldest_seconds:,.0f} s"
     if kept is None:
         told += "; it does not say how long it keeps them: dedup.horizon must be a day longer"
-    return told
+    if letters:
+        moved = f"{about.address} gives a message up after {letters.deliveries} deliveries: "
+        moved += f"{letters.address} takes it, which semel does not read"
+        if letters.deliveries < _DELIVERIES_MIN:
+            raise SourceError(
+                f"{moved}. Each receiver that is killed uses up one, and Airflow tries a task 4 times. "
+                f"Allow {_DELIVERIES_MIN} or more"
+            )
+        told += f"; {moved}" + ("; nobody can say how many it has" if dead is None else "")
+    if queue.rights:
+        told += f"; receive needs {queue.rights}"
+    return ". ".join([told, *about.notes])

@@ -5,7 +5,9 @@ syncs it, while the first one pulls the next; so at most two groups are held, an
 extended also while a disk is slow.
 """
 
+import errno
 import gc
+import os
 import signal
 import threading
 import time
@@ -34,6 +36,12 @@ GROUP_SECONDS = 0.2
 """A group ends at the first of these. Each costs a sync of the disk and a round trip to the queue;
 a service far away takes some 50 ms to answer, so a shorter wait would make each answer a group."""
 
+HELD_MESSAGES = 2 * GROUP_MESSAGES
+"""What a receiver holds at most."""
+
+ROOM_BYTES = 4 * GROUP_BYTES
+"""What two groups need on the disk, with what Arrow and attributes add."""
+
 SEGMENT_BYTES = 256 << 20
 """A segment that is larger is sealed, and another one begun: tasks read them side by side."""
 
@@ -49,6 +57,10 @@ once: Airflow retries it."""
 
 PROGRESS_SECONDS = 10
 """How often it is said how far it has come."""
+
+
+_MOMENT_MAX = (1 << 62) - 1
+"""Microseconds that a segment can hold, and that are in no year: stage sets such a message aside."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,13 +112,22 @@ def batch_of(pulled: Pulled) -> pa.RecordBatch:
     )
     columns = {
         "message_id": pulled.ids,
-        "published": pulled.published,
+        "published": [at and max(-_MOMENT_MAX, min(at, _MOMENT_MAX)) for at in pulled.published],
         "attributes": pa.ListArray.from_arrays(offsets, structs, type=of_list),
-        "ordering_key": pulled.ordering_keys,
+        "ordering_key": _texts(pulled.ordering_keys),
         "attempt": pulled.attempts,
         "value": pulled.values,
     }
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+
+def _texts(texts: list[str | None]) -> pa.Array:
+    """A column of texts. One that is none keeps its bytes, which its reader finds."""
+    try:
+        return pa.array(texts, pa.string())
+    except UnicodeEncodeError:
+        raw = [text if text is None else text.encode("utf-8", "surrogateescape") for text in texts]
+        return pa.array(raw, pa.binary()).view(pa.string())
 
 
 def receive(queue: Queue, path: Path, pipeline: str, bounds: Bounds, log: Log) -> Received:
@@ -120,6 +141,7 @@ def receive(queue: Queue, path: Path, pipeline: str, bounds: Bounds, log: Log) -
     is in the spool, and what was not is not acknowledged. TerminalError: as `Queue` says.
     """
     spool = Spool(path)
+    queue.timed = spool.is_timed()
     spool.make()
     spool.recover(log)
     with stopping() as stop, _Receiver(queue, spool, pipeline, bounds, log, stop) as receiver:
@@ -156,6 +178,7 @@ class _Receiver:
         self.part: Part | None = None
         self.part_began = 0.0
         self.taken = self.size = self.fails = 0
+        self.spent = 0  # Messages that were let go after their last delivery.
         self.failing_since = self.idle = 0.0
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="append")
 
@@ -173,6 +196,13 @@ class _Receiver:
     def run(self) -> Received:
         """Receive, as the bounds say."""
         self.about = self.queue.about()
+        before = self.spool.last_address()
+        if before not in (None, self.about.address):
+            self.log(
+                f"the queue is another one than at the last receive: {before} then, "
+                f"{self.about.address} now. Messages of the old one that were not received are "
+                "lost, unless the new one has them"
+            )
         self.began = self.told = time.monotonic()
         try:
             self._run()
@@ -184,20 +214,21 @@ class _Receiver:
         try:
             while not self._ended():
                 self._take()
-            if self.stop.is_set():
-                self._drop()
-            else:
-                self._flush()
+            self._flush()
             self._settle()
             self._seal()
         except SemelError as error:
-            # What is spooled is of use, whatever became of the queue.
-            self._drop()
-            self._settle()
+            # What was pulled is of use, whatever became of the queue.
+            with suppress(SemelError):
+                self._flush()
+                self._settle()
             self._seal()
             if not isinstance(error, UnavailableError):
                 raise
-            raise UnavailableError(f"{error}. Before that: {self.done.told()}") from error
+            done = f"{error}. Before that: {self.done.told()}{self._moved()}"
+            raise UnavailableError(done) from error
+        if moved := self._moved():
+            self.log(moved.removeprefix(". But "))
 
     def _ended(self) -> bool:
         bounds, now = self.bounds, time.monotonic()
@@ -216,6 +247,7 @@ class _Receiver:
         """One pull, and what is due then."""
         if self.fails and not self._ask_again():
             return
+        most = self._most()
         now, filling = time.monotonic(), self.filling
         held = len(filling.pulled)
         left = (self.bounds.messages or self.taken + GROUP_MESSAGES) - self.taken
@@ -224,7 +256,7 @@ class _Receiver:
             seconds = max(0.0, min(seconds, filling.began + GROUP_SECONDS - now))
         try:
             found = self.queue.pull(
-                min(GROUP_MESSAGES - held, left), max(GROUP_BYTES - filling.size, 1), seconds
+                min(most - held, left), max(GROUP_BYTES - filling.size, 1), seconds
             )
         except UnavailableError as error:
             self._failed(error)
@@ -236,15 +268,31 @@ class _Receiver:
             self.idle = 0.0
             self.taken += len(found)
             self.size += filling.add(found, now)
-        full = len(filling.pulled) >= GROUP_MESSAGES or filling.size >= GROUP_BYTES
-        if full or not len(found) or time.monotonic() - filling.began >= GROUP_SECONDS:
+        full = len(filling.pulled) >= most or filling.size >= GROUP_BYTES
+        # Keeps Q10. No pull waits for what comes only after these are acknowledged.
+        last = self.about.ordered or not len(found)
+        if full or last or time.monotonic() - filling.began >= GROUP_SECONDS:
             self._flush()
-        self._settle(patient=False)
+        self._settle(patient=last)
         self._extend()
         old = self.part and time.monotonic() - self.part_began >= SEGMENT_SECONDS
         if self.part and (self.part.end >= SEGMENT_BYTES or (old and self.bounds.seconds is None)):
             self._settle()
             self._seal()
+
+    # Keeps Q8.
+    def _most(self) -> int:
+        """How many messages a group may have: where deliveries count, a disk that fails is met
+        before a pull, or by few messages. OSError: it is full."""
+        if self.about.dead_letters is None:
+            return GROUP_MESSAGES
+        if not len(self.filling.pulled):
+            self._begin()
+            disk = os.statvfs(self.spool.open)
+            if disk.f_bavail * disk.f_frsize < ROOM_BYTES:
+                self._settle()
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return min(GROUP_MESSAGES, 1 + 2 * self.done.messages)
 
     def _failed(self, error: UnavailableError) -> None:
         """A pull failed: whether this is still the same queue must be asked."""
@@ -284,12 +332,16 @@ class _Receiver:
         self._settle()
         if not len(self.filling.pulled):
             return
+        self._begin()
+        group, self.filling = self.filling, _Group()
+        self.appending = group, self.pool.submit(_append, self.part, group.pulled)
+
+    def _begin(self) -> None:
+        """Have a part to append to."""
         if self.part is None:
             now = datetime.now(UTC)
             self.part = Part.create(self.spool.open, self.pipeline, self.about.address, now)
             self.part_began = time.monotonic()
-        group, self.filling = self.filling, _Group()
-        self.appending = group, self.pool.submit(_append, self.part, group.pulled)
 
     # Keeps Q1.
     def _settle(self, *, patient: bool = True, acknowledge: bool = True) -> None:
@@ -308,15 +360,14 @@ class _Receiver:
         self.appending = None
         pulled = group.pulled
         self._count(group)
-        if not acknowledge:
-            self.done.unacknowledged += len(pulled)
-            return
-        failpoints.point("receive.before_ack")
-        try:
-            self.done.unacknowledged += self.queue.acknowledge(pulled.handles)
-        except UnavailableError:
-            self.done.unacknowledged += len(pulled)
-        failpoints.point("receive.after_ack")
+        refused = len(pulled)
+        if acknowledge:
+            failpoints.point("receive.before_ack")
+            with suppress(UnavailableError):
+                refused = self.queue.acknowledge(pulled.handles)
+            failpoints.point("receive.after_ack")
+        self.done.unacknowledged += refused
+        self.spent += min(refused, self._last(pulled))
 
     def _count(self, group: _Group) -> None:
         done, pulled = self.done, group.pulled
@@ -345,15 +396,22 @@ class _Receiver:
                 with suppress(UnavailableError):
                     self.queue.extend(group.pulled.handles)
 
-    def _drop(self) -> None:
-        """Hand back what was pulled and is not to be appended."""
-        if len(self.filling.pulled):
-            self._hand_back(self.filling)
-            self.filling = _Group()
+    def _last(self, pulled: Pulled) -> int:
+        """How many of these the queue delivers no more, unless they are acknowledged."""
+        letters = self.about.dead_letters
+        return sum(n >= letters.deliveries for n in pulled.attempts) if letters else 0
 
-    def _hand_back(self, group: _Group) -> None:
-        with suppress(UnavailableError):
-            self.queue.hand_back(group.pulled.handles)
+    # Keeps Q8.
+    def _moved(self) -> str:
+        """What becomes of messages that were let go too often, as a sentence behind another one."""
+        if not self.spent:
+            return ""
+        letters = self.about.dead_letters
+        return (
+            f". But {count(self.spent, 'message')} had the last of {letters.deliveries} deliveries: the "
+            f"service moves them to {letters.address}, which semel does not read. Bring them back: "
+            f"`{letters.back}`"
+        )
 
     def _seal(self) -> None:
         if self.part is not None:
@@ -366,16 +424,17 @@ class _Receiver:
 
     def _given_up(self, error: OSError) -> UnavailableError:
         """What is to be said when the disk fails. Nothing that was not synced is acknowledged."""
-        self._drop()
-        if self.appending is not None:
-            self._hand_back(self.appending[0])
-            self.appending = None
+        for group in self._held():
+            self.spent += self._last(group.pulled)
+            with suppress(UnavailableError):
+                self.queue.hand_back(group.pulled.handles)
+        self.appending = None
         left = self.taken - self.done.messages
         return UnavailableError(
             f"the spool {self.spool.path} cannot be written ({error.strerror}): "
-            f"{count(left, 'message')} not acknowledged, so the queue delivers them again. Before "
-            f"that: {self.done.told()}; a segment that is not sealed is sealed by the next receive "
-            "or plan. Make room, or mend the disk"
+            f"{count(left, 'message')} not acknowledged, so the queue delivers them again"
+            f"{self._moved()}. Before that: {self.done.told()}; a segment that is not sealed is "
+            "sealed by the next receive or plan. Make room, or mend the disk"
         )
 
 

@@ -8,20 +8,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel import limits
+from semel.clients.queue import MALFORMED
 from semel.declare.context import Context
+from semel.formats.lines import Fault
 from semel.formats.records import Block
 from semel.formats.selection import NONE, Selection
+from semel.model.reasons import Reason
 from semel.sources.messages import ALL
 from semel.sources.queue.segment import read_foot, read_groups, read_head
 from semel.sources.queue.spec import QueueSource
 from semel.sources.values import Values, lines_in
 
 
+_MALFORMED: Fault = (Reason.malformed, "expected attributes (headers), found other bytes")
+
+
 def blocks(
-    context: Context, path: Path, start: int, end: int, selection: Selection | None = None
-) -> Iterator[Block]:
-    """The records of the messages [start, end) of a segment. CorruptionError: it is damaged."""
-    address, values = read_head(path).address, Values(context)
+    context: Context, path: Path, start: int, end: int, address: str | None,
+    selection: Selection | None = None,
+) -> Iterator[Block]:  # fmt: skip
+    """The records of the messages [start, end) of a segment. `address`: what their ids begin with;
+    None: with the segment's. CorruptionError: it is damaged.
+    """
+    address, values = address or read_head(path).address, Values(context)
     for first, batch in _together(path, start, end):
         offsets = np.arange(first, first + batch.num_rows, dtype=np.int64)
         size, left_out = _bytes(batch), NONE
@@ -30,12 +39,22 @@ def blocks(
             if not taken.all():
                 batch = batch.filter(pa.array(taken))
                 offsets, left_out = offsets[taken], offsets[~taken]
-        yield values.block(
+        block = values.block(
             lines_in(batch.column("value"), offsets),
             _beside(context.declared, values, address, batch),
             bytes_read=size,
             left_out=left_out,
         )
+        bad = _malformed(context.declared, batch)
+        yield block.without(offsets[bad], [_MALFORMED] * len(bad)) if len(bad) else block
+
+
+def _malformed(source: QueueSource, batch: pa.RecordBatch) -> np.ndarray:
+    """The messages of which a column takes an attribute, and whose attributes nobody can parse."""
+    if set(source.attributes.values()) <= {ALL}:
+        return np.empty(0, np.int64)
+    found = _last(batch.column("attributes"), MALFORMED)
+    return np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False))
 
 
 def _together(path: Path, start: int, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -75,7 +94,7 @@ def _beside(
     if source.published:
         columns[source.published] = batch.column("published")
     if source.ordering_key:
-        columns[source.ordering_key] = batch.column("ordering_key")
+        columns[source.ordering_key] = batch.column("ordering_key").cast(pa.binary())
     for column, name in source.attributes.items():
         found = batch.column("attributes")
         if name == ALL:

@@ -18,6 +18,7 @@ import xxhash
 
 from semel.declare.context import Context
 from semel.errors import AGAIN, CorruptionError, SourceError
+from semel.model.batch import Claim
 from semel.sources import (
     Evidence,
     Known,
@@ -27,9 +28,11 @@ from semel.sources import (
     Refusal,
     RefusedError,
     Window,
+    Word,
 )
 from semel.sources.queue import probe, records
 from semel.sources.queue.segment import read_foot, read_head, whole_messages
+from semel.sources.queue.spec import UNKNOWN
 from semel.sources.queue.spool import Spool
 from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal, unreadable
@@ -117,7 +120,8 @@ class Segments(SealedSource):
     def match(self, shown: Listing, known: Known, window: Window) -> Matched:
         """As in `Source`. A spool that has nothing of what has to be there is another one."""
         found = super().match(shown, known, window)
-        found = replace(found, offers=self._brought_back(found.offers, known))
+        offers, others = self._addressed(self._brought_back(found.offers, known), known)
+        found = replace(found, offers=offers, refused=[*found.refused, *others])
         # Also one of which nothing is taken now is missed when it is gone: it is the only copy.
         begun = [offer for offer in found.offers if offer.known is None]
         found = replace(found, begun=[*begun, *self._damaged(found, known)])
@@ -125,9 +129,8 @@ class Segments(SealedSource):
             return found
         names, identities = ([getattr(p, k) for p in shown.found] for k in ("name", "identity"))
         for newest in known.rows("sealed", "newest", names=names, identities=identities):
-            removed = self.spool.was_removed(newest["content"] or "-")
-            may_be = self.context.declared.expired(newest["name"])
-            if not (newest["there"] or removed or may_be):
+            # Its name and its age prove nothing: collect may have been another machine's.
+            if not (newest["there"] or self.spool.was_removed(newest["content"] or "-")):
                 # What is not in another spool is not gone.
                 there = [gone for gone in found.gone if gone.partition.name in names]
                 refused = [*found.refused, self._another(newest["name"])]
@@ -147,6 +150,30 @@ class Segments(SealedSource):
         return [
             replace(offer, known=offer.known or missed.get(offer.name)) for offer in offers
         ]
+
+    # Keeps Q4.
+    def _addressed(
+        self, offers: list[PartOffer], known: Known
+    ) -> tuple[list[PartOffer], list[Refusal]]:
+        """The same, each with the address that its ids get; of those that get none nothing is
+        offered, and the refusals say why.
+        """
+        newest = known.rows("sealed", "address") if offers else []
+        last = (newest[0]["address"] or UNKNOWN) if newest else None
+        found, refused = [], []
+        for offer in offers:
+            evidence = dict(offer.evidence)
+            address = segment = evidence.pop("address", None)
+            if offer.known and offer.known.reached:  # As the batch before took it.
+                address = offer.known.evidence.get("address")
+            elif segment:
+                address = self.context.declared.id_address(segment, last)
+                if address is None:
+                    refused.append(refusal(offer.part, "other stream", _another(segment, last)))
+                    offer = replace(offer, end=0, settled=False)
+            evidence |= {"address": address} if address else {}
+            found.append(replace(offer, evidence=evidence))
+        return found, refused
 
     def _damaged(self, found: Matched, known: Known) -> Iterator[PartOffer]:
         """The segments that are refused as damaged for the first time. Nothing of them is offered,
@@ -168,19 +195,14 @@ class Segments(SealedSource):
         return Refusal(
             name=str(self.spool.path),
             reason="missing",
-            detail=f"no segment that was read is here, and {name!r} has to stay for "
-            "source.keep_spool: this is the spool of another machine, or was made anew, and what "
-            "the other one has may be unread. Mount that one, or correct source.spool; where it is "
-            "lost, run with source.on_refused: warn until a run has read something of this one",
+            detail=f"no segment that was read is here, and collect has not removed {name!r} from "
+            "it: this is a new spool, or another machine's, and messages of the right one may be "
+            "unread. Mount that, or correct source.spool; where it is lost, run with "
+            "source.on_refused: warn until a run has read something of this one",
         )
 
     def now(self, name: str) -> Part:
-        try:
-            found = os.stat(self.sealed / name)
-        except FileNotFoundError as error:
-            if why := self.context.declared.expired(name):
-                raise FileNotFoundError(errno.ENOENT, why, name) from error
-            raise
+        found = os.stat(self.sealed / name)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file; move it out of the spool")
         return _part(name, found)
@@ -198,8 +220,20 @@ class Segments(SealedSource):
             why = f"its messages were received for pipeline {head.pipeline!r}; move it to {place}"
             refused = refusal(part, "foreign", why)
         return Looked(
-            part=part, length=part.length, key=foot.digest, rows=foot.messages, refused=refused
-        )
+            part=part, length=part.length, key=foot.digest, rows=foot.messages, refused=refused,
+            evidence={"address": head.address},
+        )  # fmt: skip
+
+    def accept(
+        self, shown: Listing, known: Known, name: str, *, same: bool, start: int, is_open: bool
+    ) -> Word | None:
+        word = super().accept(shown, known, name, same=same, start=start, is_open=is_open)
+        if word is not None:
+            (offer,), refused = self._addressed([word.offer], known)
+            if refused:
+                raise RefusedError(refused[0])
+            word = replace(word, offer=offer)
+        return word
 
     # Keeps Q3.
     def evidence(self, offer: PartOffer, end: int) -> Evidence:
@@ -224,6 +258,11 @@ class Segments(SealedSource):
         with self._steady(part) as path:
             return checksum(path)
 
+    # Keeps Q5.
+    def removed(self, claim: Claim) -> str | None:
+        gone = self.spool.was_removed(claim.evidence["content"])
+        return "collect has removed it, as source.keep_spool was over" if gone else None
+
     # Keeps P19.
     @contextmanager
     def _steady(self, part: Part) -> Iterator[Path]:
@@ -243,9 +282,12 @@ class Segments(SealedSource):
         claim = split.claim
         part = claims.proven(self, claim, batch_id)
         digest.update(claim.evidence["content"].encode())
+        address = claim.evidence.get("address")
         try:
             with self._steady(part) as path:
-                yield from records.blocks(self.context, path, split.start, split.end, selection)
+                yield from records.blocks(
+                    self.context, path, split.start, split.end, address, selection
+                )
         except FileNotFoundError as error:
             raise claims.changed(self, claim, batch_id) from error
         except CorruptionError as error:
@@ -284,6 +326,15 @@ def _part(name: str, found: os.stat_result) -> Part:
         fingerprint=f"{stamp}:{found.st_ctime_ns}",
         length=found.st_size,
         when=None,
+    )
+
+
+def _another(segment: str, last: str) -> str:
+    before = last or "a stream that an older semel did not write down"
+    return (
+        f"it has messages of {segment}, and the last ones that were read are of {before}. Declare "
+        "source.address: the old stream's name, if this stream has its messages under their "
+        "numbers (a mirror, a backup); else the name of this one"
     )
 
 

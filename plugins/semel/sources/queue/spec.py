@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -11,9 +10,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from semel import settings
-from semel.declare.durations import format_duration
 from semel.declare.parts import Duration, Model, OnRefused, Select, Size, Text, path_problem
-from semel.declare.place import reached
+from semel.declare.place import Place, reached
 from semel.model.batch import Log
 from semel.sources import Received
 from semel.sources.messages import CONNECTION, Messages, Problem
@@ -21,8 +19,11 @@ from semel.sources.messages import CONNECTION, Messages, Problem
 if TYPE_CHECKING:
     from semel.clients.queue import Queue
 
-_CREATED = "%Y%m%dT%H%M%S"
-"""What a segment's name begins with: when it was made."""
+UNKNOWN = ""
+"""The address of ids that a semel made which did not write it down."""
+
+_MADE = re.compile(r"@\d{4}-\d\d-\d\dT[\d:.]+Z$")
+"""When a stream was made, behind its address."""
 
 RECEIVERS_MAX = 32
 """Each is a task of Airflow's, and a process."""
@@ -94,6 +95,19 @@ class QueueSource(Messages):
     ordering_key: str | None = None
     """The column (string) that takes the message's ordering key or group."""
 
+    @property
+    def drained(self) -> set[str]:
+        """Its queue or subscription, whoever reaches it."""
+        return {getattr(self, "queue", "") or getattr(self, "subscription", "")}
+
+    def id_address(self, segment: str, last: str | None) -> str | None:  # noqa: ARG002
+        """What the ids of a segment's messages begin with; None: its queue is not the pipeline's.
+
+        `segment`: the queue's address in it. `last`: that of the newest ids before; UNKNOWN: an
+        older semel did not write it down; None: there are no ids yet.
+        """
+        return segment
+
     def opened_queue(self) -> "Queue":
         """A connection to the queue. TerminalError: a package is not installed, or the connection
         cannot be used.
@@ -121,17 +135,9 @@ class QueueSource(Messages):
         """The spool of a pipeline. TerminalError: it lies outside the data roots."""
         return self.folder() / pipeline
 
-    # Keeps Q5.
-    def expired(self, name: str) -> str | None:
-        """Why a segment is not there that is so old that collect may have removed it; None: it is
-        younger.
-        """
-        created, _, _ = name.partition("-")
-        with suppress(ValueError):
-            age = datetime.now(UTC) - datetime.strptime(created, _CREATED).replace(tzinfo=UTC)
-            if self.keep_spool is not None and age >= self.keep_spool:
-                return f"it is gone: source.keep_spool, {format_duration(self.keep_spool)}, is over"
-        return None
+    def reads(self, place: Place) -> bool:  # noqa: ARG002
+        """No sink writes to a queue."""
+        return False
 
     @property
     def puts_away(self) -> bool:
@@ -218,7 +224,7 @@ class QueueSource(Messages):
 class NatsSource(QueueSource):
     """A stream of NATS JetStream, by a durable pull consumer."""
 
-    aside: ClassVar[tuple[str, ...]] = (*QueueSource.aside, "connection", "servers")
+    aside: ClassVar[tuple[str, ...]] = (*QueueSource.aside, "connection", "servers", "address")
 
     type: Literal["nats"]
     """The kind of source."""
@@ -229,6 +235,9 @@ class NatsSource(QueueSource):
     """The stream."""
     consumer: str = Field(pattern=r"^[^\s.*>/\\]+$")
     """Its durable pull consumer, with explicit acknowledgements. It must be there."""
+    address: str | None = Field(default=None, pattern=r"^[^\s.*>/\\]+$")
+    """The name of a stream that ids begin with, where this one took its place with all numbers: a
+    mirror, a backup under another name. Or this one's, where another queue is read from now on."""
 
     @field_validator("servers", mode="before")
     @classmethod
@@ -238,11 +247,34 @@ class NatsSource(QueueSource):
     def opened_queue(self) -> "Queue":
         """By its client."""
         from semel.clients.queue import nats
+        from semel.sources.queue.receive import HELD_MESSAGES
 
         return nats.opened(
             connection=self.connection, servers=self.servers, stream=self.stream,
-            consumer=self.consumer,
+            consumer=self.consumer, hold=self.receivers * HELD_MESSAGES,
         )  # fmt: skip
+
+    @property
+    def drained(self) -> set[str]:
+        """Its consumer, on each server, or by the connection."""
+        ways = self.servers.split(",") if self.servers else [f"connection {self.connection}"]
+        return {f"the consumer {self.consumer} of {self.stream} on {way}" for way in ways}
+
+    # Keeps Q4.
+    def id_address(self, segment: str, last: str | None) -> str | None:
+        """By the stream's name: it is made at another time when a backup is restored. Ids that have
+        that time go on with theirs.
+        """
+        queue = _MADE.sub("", segment)
+        renamed = self.address and queue == f"nats:{self.stream}"
+        own = f"nats:{self.address}" if renamed else queue
+        if last is None:
+            return own
+        if last == UNKNOWN and own == queue:
+            return segment
+        if own in (last, _MADE.sub("", last)):
+            return last
+        return own if not self.message_id or (self.address and last != UNKNOWN) else None
 
     def describe(self) -> str:
         """Stream, consumer and servers."""

@@ -4,6 +4,7 @@
     <spool>/<pipeline>/open/<uuid>.torn                  what was cut from a part, for a person
     <spool>/<pipeline>/sealed/<time in UTC>-<uuid>.seg
     <spool>/<pipeline>/removed/<content>                 says that collect has removed that segment
+    <spool>/<pipeline>/timed                             says that ids have the time of publishing
 """
 
 import errno
@@ -15,7 +16,7 @@ from pathlib import Path
 from semel.declare.wording import count
 from semel.errors import CorruptionError, UnavailableError
 from semel.model.batch import Log
-from semel.sources.queue.segment import is_held, read_foot, recover, torn
+from semel.sources.queue.segment import is_held, read_foot, read_head, recover, torn
 from semel.storage import make_folder, sync_folder, write_new
 
 _REMOVED = "removed"
@@ -70,6 +71,18 @@ class Spool:
         """The folder of the segments."""
         return self.path / "sealed"
 
+    # Keeps Q4.
+    def is_timed(self) -> bool:
+        """Whether ids have the time of publishing, where a topic may be another one by now. A spool
+        that has segments without goes on so: their messages may come again.
+        """
+        note = self.path / "timed"
+        with suppress(OSError):  # `make` says what is wrong.
+            if not self.sealed.exists():
+                make_folder(self.path)
+                write_new(note, b"")
+        return note.exists()
+
     def make(self) -> None:
         """Make the folders that are not there, durably. UnavailableError: they cannot be made."""
         try:
@@ -89,6 +102,12 @@ class Spool:
             found = (self.open / name for name in sorted(os.listdir(self.open)))
             return [path for path in found if path.suffix == ".part" and path.is_file()]
         return []
+
+    def last_address(self) -> str | None:
+        """The queue's address in the newest segment. None: there is no segment that can be read."""
+        with suppress(OSError, ValueError, CorruptionError):
+            return read_head(self.sealed / max(os.listdir(self.sealed))).address
+        return None
 
     def was_removed(self, content: str) -> bool:
         """Whether collect has removed the segment of a content."""

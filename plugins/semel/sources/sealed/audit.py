@@ -50,6 +50,10 @@ _SECONDS = -62_135_596_800, 253_402_300_799
 _DAYS = -719_162, 2_932_896
 """The first and the last of the years 1 to 9999, since 1970."""
 
+_FIRST = _DAYS[0], _SECONDS[0]
+_AGREED = -141_427, -25_567 * 86_400
+"""The first day by the Gregorian calendar, and the first second of 1900, when clocks agree."""
+
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _NOT_A_TIME = -(2**63)
 """The number that numpy has no time for."""
@@ -208,6 +212,7 @@ class _Reading:
             buffer_size=_HASHED_BYTES, coerce_int96_timestamp_unit="us",
         ) as file:  # fmt: skip
             self._file, self._total = file, file.metadata.num_rows
+            self._starts = _first_times(file)
             groups = range(file.metadata.num_row_groups)
             sizes = [file.metadata.row_group(group).num_rows for group in groups]
             self._bounds = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -343,8 +348,12 @@ class _Reading:
             long = np.flatnonzero(sizes > limits.RECORD_BYTES_MAX).tolist()
             bad |= dict.fromkeys(long, "it is too long")
         for name, array in columns.items():
-            over = _bad_rows(array, np.arange(count))
+            over = _bad_rows(array, np.arange(count), self._starts)
             bad |= dict.fromkeys(over.tolist(), f"{name} is no value of its column")
+            if self._kinds[name].word == "double" and pa.types.is_integer(array.type):
+                whole = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
+                wide = np.abs(whole) // np.maximum(whole & -whole, 1) >= 1 << 53
+                bad |= dict.fromkeys(np.flatnonzero(wide).tolist(), f"{name} is no double")
             if name in self._flat:
                 values[name] = _without(array, over)
             if name in self._record_id and _is_ns(array):
@@ -470,24 +479,43 @@ def _text_bytes(array: pa.Array) -> np.ndarray:
     return np.zeros(len(array), np.int64)
 
 
-def _bad_rows(array: pa.Array, rows: np.ndarray) -> np.ndarray:
+def _first_times(file: pq.ParquetFile) -> tuple[int, int]:
+    """The first day and second that a file's footer leaves without doubt: Spark and Hive say there
+    when they wrote by the calendar of old Java.
+    """
+    told, spark = file.metadata.metadata or {}, b"org.apache.spark."
+    version = told.get(spark + b"version", b"2")  # It came with 2.4.6.
+    int96 = "INT96" in {file.schema.column(at).physical_type for at in range(len(file.schema))}
+
+    def is_old(first: bytes, legacy: bytes, hive: bytes, word: bytes) -> bool:
+        by_spark = version < first or spark + legacy in told
+        by_spark = by_spark and any(key.startswith(spark) for key in told)
+        return by_spark or told.get(b"writer." + hive) == word
+
+    days = is_old(b"3.0", b"legacyDateTime", b"date.proleptic", b"false")
+    newest = (b"3.1", b"legacyINT96") if int96 else (b"3.0", b"legacyDateTime")
+    times = is_old(*newest, b"zone.conversion.legacy", b"true")
+    return (_AGREED if days else _FIRST)[0], (_AGREED if times else _FIRST)[1]
+
+
+def _bad_rows(array: pa.Array, rows: np.ndarray, starts: tuple[int, int]) -> np.ndarray:
     """The rows with something that is no value of its column. `rows`: the row of each value."""
     kind = array.type
     if pa.types.is_struct(kind):
-        return np.concatenate([_bad_rows(inner, rows) for inner in array.flatten()])
+        return np.concatenate([_bad_rows(inner, rows, starts) for inner in array.flatten()])
     if pa.types.is_large_list(kind) or pa.types.is_map(kind):
         parts, counts = _parts_of(array)
         inner = np.repeat(rows, counts)
-        found = [_bad_rows(part, inner) for part in parts]
+        found = [_bad_rows(part, inner, starts) for part in parts]
         if pa.types.is_map(kind):  # A key twice.
             keys = pa.table({"row": inner, "key": parts[0].cast(pa.large_string()).view(_BYTES)})
             many = keys.group_by(["row", "key"]).aggregate([([], "count_all")])
             found.append(many.filter(pc.greater(many["count_all"], 1))["row"].to_numpy())
         return np.concatenate(found)
-    return rows[_bad(array)]
+    return rows[_bad(array, starts)]
 
 
-def _bad(array: pa.Array) -> np.ndarray:
+def _bad(array: pa.Array, starts: tuple[int, int]) -> np.ndarray:
     """Which values are none: not finite, not UTF-8, with a NUL, of no year from 1 to 9999, or of
     more digits than their type."""
     kind = array.type
@@ -496,7 +524,7 @@ def _bad(array: pa.Array) -> np.ndarray:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _bad_text(array.cast(pa.large_string()).view(_BYTES))
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return _bad_moments(array)
+        return _bad_moments(array, starts)
     if pa.types.is_decimal(kind):
         return _bad_decimals(array)
     return np.zeros(len(array), bool)
@@ -517,13 +545,13 @@ def _bad_text(raw: pa.LargeBinaryArray) -> np.ndarray:
     return bad
 
 
-def _bad_moments(array: pa.Array) -> np.ndarray:
-    low, high = _DAYS
+def _bad_moments(array: pa.Array, starts: tuple[int, int]) -> np.ndarray:
+    low, high = starts[0], _DAYS[1]
     if pa.types.is_date(array.type):
         numbers = array.cast(pa.date32()).view(pa.int32())
     else:
         per, numbers = _PER_SECOND[array.type.unit], array.view(pa.int64())
-        low, high = max(_SECONDS[0] * per, -(2**63)), min((_SECONDS[1] + 1) * per, 2**63) - 1
+        low, high = max(starts[1] * per, -(2**63)), min((_SECONDS[1] + 1) * per, 2**63) - 1
     found = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
     return (found < low) | (found > high)
 

@@ -23,7 +23,7 @@ def find(source: Opens, claims: Collection[Claim], batch_id: int) -> list[Claim]
             part = proven(source, claim, batch_id)
         except SourceError:
             if there is None:
-                there = _Contents(source, source.discover().found)
+                there = _Contents(source, source.below())
             part = next(there.of(claim), None)
             if part is None:
                 raise
@@ -57,6 +57,10 @@ def proven(source: Opens, claim: Claim, batch_id: int) -> Part:
 
 def unreadable(source: Opens, claim: Claim, batch_id: int, error: OSError) -> SourceError:
     """The error for a part that cannot be looked at."""
+    if why := source.removed(claim):
+        return SourceError(
+            f"{claim.name!r}, which batch {batch_id} has read, is gone: {why}", lasting=True
+        )
     why = f"it cannot be read ({error.strerror})"
     return SourceError(_no_longer(source, claim, batch_id, why), next=AGAIN)
 

@@ -56,6 +56,8 @@ class Twin(StrEnum):
     """It is, and another part has it still, or somebody accepted that it has not."""
     UNSURE = "unsure"
     """It is, and nobody can tell where that part is now."""
+    LOST = "lost"
+    """It was gone, and somebody accepted the rest of it as lost."""
 
 
 class Does(StrEnum):
@@ -69,15 +71,16 @@ class Does(StrEnum):
     """Read on in the partition that has its content."""
     CHANGED = "changed"
     COPY = "copy"
-    """The last two are refusals: a person decides."""
+    RETURNED = "returned"
+    """The last three are refusals: a person decides."""
 
 
-REFUSED = frozenset({Does.CHANGED, Does.COPY})
+REFUSED = frozenset({Does.CHANGED, Does.COPY, Does.RETURNED})
 
 
 # Keeps P22.
 def judge(own: Own, twin: Twin, *, by_position: bool) -> Does:
-    """The decision table: all 32 cases.
+    """The decision table: all 40 cases.
 
     With a record id a copy is read: what it repeats is dropped.
     """
@@ -87,6 +90,8 @@ def judge(own: Own, twin: Twin, *, by_position: bool) -> Does:
         return Does.TAKE_UP
     if own is Own.OTHER:
         return Does.CHANGED
+    if twin is Twin.LOST:
+        return Does.RETURNED
     if by_position and twin is not Twin.NONE:
         return Does.COPY
     return Does.GO_ON if own is Own.UNREAD else Does.BEGIN
@@ -97,7 +102,8 @@ class Judged:
     """A part that was opened, and what a plan does with it.
 
     `held`: the partition of its name. `twin`: the partition of its content under another name, or
-    the part of the same plan that has it; `twin_retired`: accept put that aside.
+    the part of the same plan that has it; `twin_retired`: accept put that aside. `lost`: the first
+    row of it that somebody accepted as lost.
     """
 
     looked: Looked
@@ -107,6 +113,7 @@ class Judged:
     state: Twin = Twin.NONE
     does: Does = Does.BEGIN
     twin_retired: bool = False
+    lost: int = 0
     content: str | None = None
 
     @property
@@ -131,6 +138,8 @@ class Sorting:
     refused: list[Refusal] = field(default_factory=list)
     taken: set[int] = field(default_factory=set)
     retired: set[int] = field(default_factory=set)
+    lost: dict[int, int] = field(default_factory=dict)
+    """Where the rows begin that somebody accepted as lost, by partition."""
 
     def run(self) -> "Sorting":
         self._open = {k.source_partition_id: k for k in self.known.partitions}
@@ -218,13 +227,14 @@ class Sorting:
         for one in asked:
             found = alike[one.content] if one.content else ()
             states = [(self._twin(k), k) for k in found if k != one.held]
-            for wanted in (Twin.LEFT, Twin.HELD, Twin.UNSURE):
+            for wanted in (Twin.LEFT, Twin.HELD, Twin.UNSURE, Twin.LOST):
                 one.twin = next((k for state, k in states if state is wanted), None)
                 if one.twin is not None:
                     one.state = wanted
                     break
             if one.twin is not None:
                 one.twin_retired = one.twin.source_partition_id in self.retired
+                one.lost = self.lost.get(one.twin.source_partition_id, 0)
             if one.state is Twin.LEFT:
                 self.taken.add(one.twin.source_partition_id)
         for one in self.judged:
@@ -278,9 +288,11 @@ class Sorting:
         contents = sorted({one.content for one in asked if one.content is not None})
         if keys and contents:
             for r in self.known.rows("sealed", "like", keys=[*keys], contents=contents):
-                known = Partition(**{k: value for k, value in r.items() if k != "retired"})
+                known = Partition(**{k: v for k, v in r.items() if k not in ("retired", "lost")})
                 if r["retired"]:
                     self.retired.add(known.source_partition_id)
+                if r["lost"] is not None:
+                    self.lost[known.source_partition_id] = r["lost"]
                 alike[r["evidence"]["content"]].append(known)
         for known in waiting:
             alike[known.evidence.get("content")].append(known)
@@ -292,21 +304,21 @@ class Sorting:
         if number in self.taken or number in self.retired:
             return Twin.HELD
         if known.closed:
-            return Twin.LEFT
+            return Twin.LOST if number in self.lost else Twin.LEFT
         if number not in self._open:  # It is settled: its part is as it was.
             return Twin.HELD
         if known.name in self._looked or self._is_away(known):
             return Twin.LEFT
         return Twin.UNSURE
 
-    # Keeps P18.
+    # Keeps P18, P27.
     def _is_away(self, known: Partition) -> bool:
         """Whether it is certain that a partition's part is not under its name: it is seen under
-        another one, or there is nothing.
+        another one, collect has moved it, or there is nothing.
         """
         return self._at.get(known.identity, known.name) != known.name or (
             self.shown.complete and known.name not in self._names and known.name not in self._hidden
-        )
+        ) or self.source.is_put_away(known)
 
     def gone(self) -> list[Gone]:
         """The partitions that no part holds any more."""
@@ -380,7 +392,8 @@ def offer_of(one: Judged) -> PartOffer:
         known=one.known,
         seen=looked.rows,
         ahead=looked.rows,
-        evidence={"head_hash": looked.key, "bytes": looked.length, "content": one.content},
+        evidence=looked.evidence
+        | {"head_hash": looked.key, "bytes": looked.length, "content": one.content},
         part=part,
         length=looked.length,
         content=one.content,
@@ -478,6 +491,14 @@ def _refused(source: Opens, one: Judged) -> Refusal:
         )
         if source.context.by_position:
             detail += "; without a record_id, what it repeats is written again"
+        return refusal(one.part, one.does, detail)
+    if one.does is Does.RETURNED:
+        unit = source.context.declared.unit
+        on = accept_command(source.context, one.part.name, f"--from {one.lost}")
+        detail = (
+            f"it was accepted as lost from {unit[:-1]} {one.lost} on, and is back. {on} reads it "
+            "from there; or move it out of the source"
+        )
         return refusal(one.part, one.does, detail)
     where = "is there as well"
     if one.twin_retired:

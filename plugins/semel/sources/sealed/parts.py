@@ -8,12 +8,13 @@ when something with its key turns up.
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
 from semel.declare.context import Context
-from semel.sources import Offer, Partition, Refusal, Shown
+from semel.model.batch import Claim
+from semel.sources import Evidence, Offer, Partition, Refusal, Shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class Looked:
     """A part that was opened.
 
     `key`: equal for equal contents, "" where it cannot be told. `length`: its bytes. `unfinished`:
-    its end is still to come. `refused`: why its rows cannot be read.
+    its end is still to come. `refused`: why its rows cannot be read. `evidence`: of the kind's own.
     """
 
     part: Part
@@ -52,6 +53,7 @@ class Looked:
     rows: int = 0
     unfinished: bool = False
     refused: Refusal | None = None
+    evidence: Evidence = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,18 @@ class Opens(Protocol):
     def now(self, name: str) -> Part:
         """The part that has a name now, without its time; it is not opened. OSError: there is none.
         """
+
+    def below(self) -> Sequence[Part]:
+        """All parts that a claimed one may be among now, also those that are not listed."""
+        return self.discover().found
+
+    def is_put_away(self, known: Partition) -> bool:  # noqa: ARG002 - most kinds stay
+        """Whether a partition's part lies where collect has put it."""
+        return False
+
+    def removed(self, claim: Claim) -> str | None:  # noqa: ARG002 - most kinds remove none
+        """Why the part of a claim is gone for good. None: somebody may bring it back."""
+        return None
 
     def time_of(self, known: Partition) -> datetime | None:  # noqa: ARG002 - not all have one
         """The time of a part that is gone, for `select: interval`."""

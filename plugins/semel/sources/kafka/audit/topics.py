@@ -26,6 +26,7 @@ from semel.sources.reread import (
     bad_csv,
     in_order,
     texts_of,
+    times_of,
 )
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ def _plain(source: KafkaSource, values: Sequence[bytes | None]) -> Texts:
 def _beside(
     source: KafkaSource, found: Sequence["Message"]
 ) -> tuple[pa.StructArray | None, dict[int, str]]:
-    """The columns that are not of the value; and the messages whose text there is none."""
+    """The columns that are not of the value; and the messages with one that does not fit."""
     columns: dict[str, pa.Array] = {}
     bad: dict[int, str] = {}
     raw: dict[str, list[bytes | None]] = {}
@@ -264,7 +265,8 @@ def _beside(
         bad |= more
     if source.timestamp:
         known = [stamp if kind else None for kind, stamp in (m.timestamp() for m in found)]
-        columns[source.timestamp] = pa.array(known, pa.int64()).cast(pa.timestamp("ms"))
+        columns[source.timestamp], more = times_of(source.timestamp, known, 1_000)
+        bad |= more
     if not columns:
         return None, bad
     return pa.StructArray.from_arrays(list(columns.values()), list(columns)), bad
