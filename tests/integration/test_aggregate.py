@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
@@ -536,6 +537,62 @@ def test_a_table_of_the_views_name_is_left_alone(
     with pytest.raises(TerminalError, match="give sink.table another name"):
         run(ledger, counting(bench, sink=TABLE), "r1")
     assert table.run("SELECT count(*) FROM events") == [(0,)]
+
+
+# Attacks AG5.
+def test_another_comment_on_the_view(bench: Workbench, ledger: Ledger, table: Warehouse) -> None:
+    """A catalog tool comments on views, and a dump may lose comments: the view stays semel's."""
+    spec = counting(bench, sink=TABLE)
+    for at, comment in enumerate(("'orders, by the catalog'", "NULL", "''")):
+        bench.write(f"in/{at}.jsonl", clicks(20 * at, 20 * at + 20))
+        run(ledger, spec, f"r{at}")
+        table.run(f"COMMENT ON VIEW events IS {comment}")
+    assert merged(spec, table) == expected(clicks(0, 60))
+    table.run("DROP VIEW events")
+    table.run("CREATE VIEW events AS SELECT 1 AS x")
+    bench.write("in/9.jsonl", clicks(60, 80))
+    with pytest.raises(TerminalError, match="no view that semel made"):
+        run(ledger, spec, "r9")
+
+
+# Attacks AG5.
+@pytest.mark.parametrize(
+    "lost",
+    ["DROP VIEW events", "DROP TABLE events_windows CASCADE", "DROP TABLE events_windows, semel_complete CASCADE"],
+)
+def test_a_view_that_is_made_again_has_all_windows(
+    bench: Workbench, ledger: Ledger, table: Warehouse, lost: str
+) -> None:
+    """After a move or a restore without the tables beside the partial rows."""
+    spec = counting(bench, window={"size": "3 hours", "every": "1 hour"}, sink=TABLE)
+    bench.write("in/a.jsonl", clicks(0, 40))
+    run(ledger, spec, "r1")
+    table.run(lost)
+    bench.write("in/b.jsonl", clicks(40, 60))
+    run(ledger, spec, "r2")
+    assert merged(spec, table) == expected(clicks(0, 60), hours=3)
+    proven(spec)
+
+
+# Attacks AG5.
+@pytest.mark.parametrize("lost", ["TRUNCATE events_windows", "DELETE FROM events_windows WHERE slice < '2013-10-26 15:00Z'"])
+def test_windows_that_are_lost_are_noticed(
+    bench: Workbench, ledger: Ledger, table: Warehouse, lost: str
+) -> None:
+    """The audit and `semel check` compare the view with the partial rows; the advice helps."""
+    spec = counting(bench, sink=TABLE)
+    bench.write("in/a.jsonl", clicks(0, 40))
+    run(ledger, spec, "r1")
+    table.run(lost)
+    assert broken(spec) == {"output"}
+    with open_sink(spec) as sink, pytest.raises(TerminalError) as error:
+        sink.describe(None)
+    assert "passes over" in str(error.value)
+    table.run(re.fullmatch("psql -c '(.*)'", error.value.next)[1])
+    bench.write("in/b.jsonl", clicks(40, 60))
+    run(ledger, spec, "r2")
+    assert merged(spec, table) == expected(clicks(0, 60))
+    proven(spec)
 
 
 # Attacks AG5.

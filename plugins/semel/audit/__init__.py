@@ -192,6 +192,9 @@ class _Audit:
                 what = f"{rows} {are} of it, and no marker lists {'it' if rows == 1 else 'them'}"
                 offender = Offender(what=what, batch=number)
                 self._findings.blame("strays", offender, count=rows)
+            if rows := sink.unmerged():
+                what = f"{rows} partial rows are in no window, so the view passes over them"
+                self._findings.blame("output", Offender(what=what), count=rows)
 
     def _stray(self, note: Note, what: str) -> None:
         self._findings.blame("strays", Offender(what=what, batch=note.batch_id))
