@@ -139,13 +139,15 @@ def windows(
     begin = [] if since is None else [pc.field(START) >= since]
     end = [] if until is None else [pc.field(START) < until + declared.longest]
     rows = parts.to_table(filter=reduce(and_, begin + end) if begin + end else None)
-    of = windows_of(declared, pc.unique(rows.column(START)).to_pylist())
+    of = windows_of(declared, rows.column(START))
     for wanted, compare in ((since, pc.greater_equal), (until, pc.less)):
         if wanted is not None:
             of = of.filter(compare(of.column(START), pa.scalar(wanted, UTC_TIME)))
-    ends = zip(of.column(START).to_pylist(), of.column(END).to_pylist(), strict=True)
     known = _completeness(found.markers)
-    final = pa.array([known and known.complete(*each) for each in ends], pa.bool_())
+    if known is None:
+        final = pa.nulls(of.num_rows, pa.bool_())
+    else:
+        final = pa.array(known.completes(of.column(START).to_numpy(), of.column(END).to_numpy()))
     with duckdb.connect() as connection:
         connection.register("parts", zoneless(rows))
         connection.register("windows", zoneless(of.append_column(FINAL, final)))

@@ -19,7 +19,7 @@ CREATE TABLE output (batch BIGINT, file VARCHAR, id VARCHAR, part BIGINT, pos BI
                      content UBIGINT);
 -- Partial rows: a slice of time, how many records it counts, and its columns, as texts.
 CREATE TABLE partial (batch BIGINT, file VARCHAR, start TIMESTAMP, records BIGINT, cells VARCHAR[]);
-CREATE TABLE slice (time TIMESTAMP, start TIMESTAMP);
+CREATE MACRO floored(shown, since, length) AS shown - ((shown - since) % length + length) % length;
 
 -- name: sift_jsonl
 -- What DuckDB's JSON parser alone can call good; it is laxer than JSON with commas and constants.
@@ -337,8 +337,74 @@ FROM (
 QUALIFY row_number() OVER (PARTITION BY "check" ORDER BY batch, part, pos, file) <= $shown
 ORDER BY "check", batch, part, pos, file;
 
--- name: times
+-- name: times_of_records
+CREATE OR REPLACE TEMP TABLE met AS
 SELECT DISTINCT time FROM record WHERE survives AND time IS NOT NULL;
+
+-- name: times_of_rows
+CREATE OR REPLACE TEMP TABLE met AS
+SELECT DISTINCT CAST(time AS TIMESTAMP) AS time FROM incoming WHERE time IS NOT NULL;
+
+-- name: times
+SELECT min(time) AS first, max(time) AS last FROM met;
+
+-- name: clock
+-- In seconds since 1970: the periods in which a zone's clock keeps its distance from UTC.
+CREATE OR REPLACE TEMP TABLE clock AS SELECT "begin", until, ahead FROM incoming;
+
+-- name: slices
+-- A slice starts at the newest moment by which the clock came to a multiple of {seconds}, or jumped
+-- over one. A day starts at the first of two midnights, so at a multiple after all `shown` before.
+CREATE OR REPLACE TEMP TABLE slice AS
+WITH period AS (
+    SELECT begin, until, ahead, floored(begin + ahead, {since}, {seconds}) AS first,
+           floored(begin - 1 + lag(ahead, 1, ahead) OVER (ORDER BY begin), {since}, {seconds}) AS last,
+           max(floored(until - 1 + ahead, {since}, {seconds})) OVER (
+               ORDER BY begin ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS shown
+    FROM clock
+), ends AS (
+    SELECT *, CASE WHEN {by_day} THEN COALESCE(shown, first - 1) ELSE first - 1 END AS threshold,
+           CASE WHEN {by_day} THEN COALESCE(shown, first - 1) ELSE last END AS jumped
+    FROM period
+), moment AS (
+    SELECT time, epoch_us(time) // 1000000 AS seconds FROM met
+), reached AS (
+    SELECT time, begin, ahead, threshold, first, jumped,
+           floored(least(seconds, until - 1) + ahead, {since}, {seconds}) AS multiple
+    FROM moment JOIN ends ON moment.seconds >= begin AND moment.seconds < until + {seconds} + 259200
+)
+SELECT time, make_timestamp(1000000 * max(
+           CASE WHEN multiple - ahead >= begin AND multiple > threshold THEN multiple - ahead
+                WHEN first > jumped THEN begin END)) AS start
+FROM reached GROUP BY time;
+
+-- name: slices_of_dates
+-- A date is in the slice that starts when the clock first comes to its midnight, or jumps over it
+-- (weeks: to that of its Monday).
+CREATE OR REPLACE TEMP TABLE slice AS
+WITH day AS (
+    SELECT time, floored(epoch_us(time) // 1000000, {since}, {seconds}) AS midnight FROM met
+)
+SELECT time, make_timestamp(1000000 * min(greatest(begin, midnight - ahead))) AS start
+FROM day JOIN clock ON greatest(begin, midnight - ahead) < until
+GROUP BY time;
+
+-- name: astray
+-- Rows that lie in a folder that is not named after their slice.
+WITH shown AS (
+    SELECT time, ahead, make_timestamp(epoch_us(start) + 1000000 * ahead) AS start
+    FROM slice JOIN clock ON epoch_us(start) >= 1000000 * begin AND epoch_us(start) < 1000000 * until
+), named AS (
+    SELECT time, strftime(start, $form) || CASE WHEN $distance THEN
+               CASE WHEN ahead < 0 THEN '-' ELSE '+' END
+               || strftime(make_timestamp(1000000 * abs(ahead)), '%H%M')
+               || CASE WHEN ahead % 60 = 0 THEN '' ELSE lpad(abs(ahead) % 60 || '', 2, '0') END
+           ELSE '' END AS name
+    FROM shown
+)
+SELECT count(*) AS rows
+FROM incoming AS i LEFT JOIN named AS n ON n.time = CAST(i.time AS TIMESTAMP)
+WHERE COALESCE(i.folder, $nothing) <> COALESCE(n.name, $nothing);
 
 -- name: windows
 -- Each batch's survivors, counted, beside its partial rows, added up.

@@ -190,9 +190,14 @@ SELECT {columns} FROM {table} WHERE _semel_batch = {batch_id};
 -- A few pages: the rows of a batch lie together, and are found without reading the whole table.
 CREATE INDEX ON {table} USING brin (_semel_batch) WITH (autosummarize = on);
 
--- name: comment
--- What stands at the name of the view of windows.
-SELECT c.relkind::text AS kind, obj_description(c.oid, 'pg_class') AS comment
+-- name: view
+-- What stands at the name of the view of windows, and whether it reads the table of partial rows.
+SELECT c.relkind::text AS kind,
+       EXISTS (SELECT FROM pg_rewrite AS r
+               JOIN pg_depend AS d
+                   ON d.classid = CAST('pg_rewrite' AS regclass) AND d.objid = r.oid
+               WHERE r.ev_class = c.oid AND d.refclassid = CAST('pg_class' AS regclass)
+                 AND d.refobjid = to_regclass(%(parts)s)) AS reads_parts
 FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = %(schema)s AND c.relname = %(view)s;
@@ -246,11 +251,30 @@ ORDER BY window_start DESC LIMIT {count};
 -- name: all_counted
 SELECT * FROM {view} ORDER BY window_start, _semel_level;
 
+-- name: slices
+-- The slices of all partial rows, in seconds since 1970.
+SELECT DISTINCT CAST(extract(epoch FROM {start}) AS bigint) AS seconds FROM {table} ORDER BY 1;
+
+-- name: unmerged
+-- Partial rows of slices that are part of no window, so that the view passes over them.
+SELECT count(*) AS rows FROM {table} AS p
+WHERE NOT EXISTS (SELECT FROM {windows} AS w WHERE w.slice = p.{start});
+
 -- name: note_windows
+-- {edges}: starts of slices, in seconds since 1970, without gaps around those at {places} (from 1 on).
 -- In one order, so that two batches that note the same ones wait for each other and no more.
+WITH edge AS (
+    SELECT to_timestamp(seconds) AS at, place
+    FROM unnest(CAST({edges} AS bigint[])) WITH ORDINALITY AS e (seconds, place)
+)
 INSERT INTO {windows} (slice, window_start, window_end)
-SELECT * FROM unnest(CAST({slice} AS timestamptz[]), CAST({window_start} AS timestamptz[]),
-                     CAST({window_end} AS timestamptz[])) AS w ORDER BY 2, 1
+SELECT s.at, first.at, until.at
+FROM unnest(CAST({places} AS bigint[])) AS slice (place)
+JOIN edge AS s USING (place)
+CROSS JOIN generate_series(0, {count} - 1) AS n
+JOIN edge AS first ON first.place = s.place - n
+JOIN edge AS until ON until.place = first.place + {count}
+ORDER BY 2, 1
 ON CONFLICT DO NOTHING;
 
 -- name: note_complete

@@ -2,12 +2,14 @@
 
 import json
 import random
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import duckdb
 import psycopg
@@ -115,6 +117,38 @@ def merged(spec: Spec, warehouse: Warehouse | None = None) -> dict:
         assert key not in found
         found[key] = row["events"], row["spent"], in_utc(row["first"]), row["users"]
     return found
+
+
+# Attacks AG7.
+@pytest.mark.pairs
+@pytest.mark.parametrize("size", ["1 day", "1 week"])
+@pytest.mark.parametrize("zone", ["America/New_York", "America/Sao_Paulo", "Asia/Tokyo", "UTC"])
+@pytest.mark.parametrize("kind", ["files", "postgres"])
+def test_a_date_is_a_day_by_the_clock_of_its_window(
+    bench: Workbench, ledger: Ledger, table: Warehouse, kind: str, zone: str, size: str
+) -> None:
+    """Each date counts in the window that begins at its own midnight; the audit finds it apart."""
+    changes = {"window": {"size": size, "zone": zone}}
+    if kind == "postgres":
+        changes["sink"] = TABLE
+    spec = counting(
+        bench, source={"schema": {"id": "string", "n": "bigint", "day": "date"}}, record_time="day",
+        aggregate={"columns": {"events": "count()"}}, **changes,
+    )  # fmt: skip
+    first = date(2013, 10, 7)  # A Monday; Sao Paulo skips a midnight twelve days later.
+    days = [first + timedelta(days=n % 28) for n in range(100)]
+    rows = [{"id": f"e{n}", "n": n, "day": str(day)} for n, day in enumerate(days)]
+    bench.write("in/d.jsonl", rows)
+    run(ledger, spec, "r1")
+    if kind == "files":
+        found = reader.windows(spec.sink_path()).select(["window_start", "events"]).to_pylist()
+        found = [(in_utc(row["window_start"]), row["events"]) for row in found]
+    else:
+        found = table.run(f"SELECT window_start, events FROM {spec.sink.table}")
+    shown = {in_utc(start).astimezone(ZoneInfo(zone)).date(): events for start, events in found}
+    weeks = size == "1 week"
+    assert shown == Counter(day - timedelta(days=day.weekday() * weeks) for day in days)
+    proven(spec)
 
 
 # Attacks AG5, AG6.
@@ -409,6 +443,7 @@ def test_columns_of_transforms_are_checked(
     [
         ({"window": None}, "window: is missing"),
         ({"record_time": None}, "record_time: is missing"),
+        ({"source": {"schema": {**SCHEMA, "at": "date"}}}, "window.size: is shorter than a day"),
         ({"by": ["region"]}, "'region' is not a column"),
         ({"columns": {"x": "sum(user)"}}, "user is string"),
         ({"columns": {"x": "sum(gone)"}}, "'gone' is not a column"),
@@ -502,6 +537,62 @@ def test_a_table_of_the_views_name_is_left_alone(
     with pytest.raises(TerminalError, match="give sink.table another name"):
         run(ledger, counting(bench, sink=TABLE), "r1")
     assert table.run("SELECT count(*) FROM events") == [(0,)]
+
+
+# Attacks AG5.
+def test_another_comment_on_the_view(bench: Workbench, ledger: Ledger, table: Warehouse) -> None:
+    """A catalog tool comments on views, and a dump may lose comments: the view stays semel's."""
+    spec = counting(bench, sink=TABLE)
+    for at, comment in enumerate(("'orders, by the catalog'", "NULL", "''")):
+        bench.write(f"in/{at}.jsonl", clicks(20 * at, 20 * at + 20))
+        run(ledger, spec, f"r{at}")
+        table.run(f"COMMENT ON VIEW events IS {comment}")
+    assert merged(spec, table) == expected(clicks(0, 60))
+    table.run("DROP VIEW events")
+    table.run("CREATE VIEW events AS SELECT 1 AS x")
+    bench.write("in/9.jsonl", clicks(60, 80))
+    with pytest.raises(TerminalError, match="no view that semel made"):
+        run(ledger, spec, "r9")
+
+
+# Attacks AG5.
+@pytest.mark.parametrize(
+    "lost",
+    ["DROP VIEW events", "DROP TABLE events_windows CASCADE", "DROP TABLE events_windows, semel_complete CASCADE"],
+)
+def test_a_view_that_is_made_again_has_all_windows(
+    bench: Workbench, ledger: Ledger, table: Warehouse, lost: str
+) -> None:
+    """After a move or a restore without the tables beside the partial rows."""
+    spec = counting(bench, window={"size": "3 hours", "every": "1 hour"}, sink=TABLE)
+    bench.write("in/a.jsonl", clicks(0, 40))
+    run(ledger, spec, "r1")
+    table.run(lost)
+    bench.write("in/b.jsonl", clicks(40, 60))
+    run(ledger, spec, "r2")
+    assert merged(spec, table) == expected(clicks(0, 60), hours=3)
+    proven(spec)
+
+
+# Attacks AG5.
+@pytest.mark.parametrize("lost", ["TRUNCATE events_windows", "DELETE FROM events_windows WHERE slice < '2013-10-26 15:00Z'"])
+def test_windows_that_are_lost_are_noticed(
+    bench: Workbench, ledger: Ledger, table: Warehouse, lost: str
+) -> None:
+    """The audit and `semel check` compare the view with the partial rows; the advice helps."""
+    spec = counting(bench, sink=TABLE)
+    bench.write("in/a.jsonl", clicks(0, 40))
+    run(ledger, spec, "r1")
+    table.run(lost)
+    assert broken(spec) == {"output"}
+    with open_sink(spec) as sink, pytest.raises(TerminalError) as error:
+        sink.describe(None)
+    assert "passes over" in str(error.value)
+    table.run(re.fullmatch("psql -c '(.*)'", error.value.next)[1])
+    bench.write("in/b.jsonl", clicks(40, 60))
+    run(ledger, spec, "r2")
+    assert merged(spec, table) == expected(clicks(0, 60))
+    proven(spec)
 
 
 # Attacks AG5.

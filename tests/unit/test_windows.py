@@ -1,15 +1,22 @@
 """Windows by a zone's clock: each moment is in one slice, and the clock's changes are not lost."""
 
-from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo, available_timezones
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from semel.audit.windows import clock, slices_of_rows
+from semel.clients.duck import Engine
+from semel.declare.aggregate import END, START
 from semel.declare.parts import DAY, WEEK, Window
+from semel.formats.merged import windows_of
 from semel.model.windows import UTC_TIME, Slices, Windows
 
 HOUR = 3_600
@@ -45,6 +52,124 @@ def test_each_moment_is_in_one_slice(moment: datetime, zone: str, seconds: int) 
     assert start <= moment < after
     assert slices.start(start) == start and slices.start(after) == after
     assert slices.before(after) == start
+
+
+SIZES = [n for n in range(1, DAY + 1) if DAY % n == 0] + [WEEK]
+"""Of slices, in seconds: all that `validate` accepts."""
+FIRST, LAST = datetime(1970, 1, 1), datetime(2037, 12, 31)
+
+
+def changes(zone: str) -> np.ndarray:
+    """When a zone's clock changes from 1970 to 2037, in seconds."""
+    return clock(zone, FIRST, LAST)["begin"].to_numpy()[1:]
+
+
+def around(zone: str, seconds: int) -> np.ndarray:
+    """Moments around the changes of a clock, where slices may go wrong, in microseconds."""
+    near = {0, 1, 60, 1_800, 2_700, HOUR, 5_400, 2 * HOUR, 3 * HOUR, DAY // 2, DAY - 1, DAY}
+    near |= {seconds - 1, seconds, seconds + 1, 2 * seconds, *range(0, 3 * HOUR, 527)}
+    beside = np.array(sorted(near | {-n for n in near}))
+    at = np.append(changes(zone), [0, 10**9])
+    return np.unique((at[:, None] + beside).ravel()) * 1_000_000
+
+
+def judged(engine: Engine, zone: str, seconds: int, times: pa.Array) -> np.ndarray:
+    """The starts of the slices of some times as the audit finds them, by SQL over zoneinfo."""
+    slices_of_rows(engine, zone, seconds, times)
+    found = engine.connection.execute("SELECT epoch_us(start) AS start FROM slice ORDER BY time")
+    return found.fetchnumpy()["start"]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine("audit") as engine:
+        yield engine
+
+
+def check_slices(engine: Engine, zone: str, seconds: int) -> None:
+    """Slices have no gap and no overlap, and writer and audit find the same ones."""
+    times, slices = around(zone, seconds), Slices(seconds, zone)
+    moments = pa.array(times).cast(UTC_TIME)
+    starts = slices.starts(moments).cast(pa.int64()).to_numpy()
+    ends = slices.afters(starts)
+    assert (starts <= times).all() and (times < ends).all()
+    assert (slices.befores(ends) == starts).all() and (slices.befores(ends + 1) == ends).all()
+    assert (judged(engine, zone, seconds, moments) == starts).all(), (zone, seconds)
+
+
+# Attacks AG7.
+@pytest.mark.parametrize("zone", [*ZONES, "America/New_York", "America/Goose_Bay"])
+@pytest.mark.parametrize("seconds", [60 * n for n in (20, 24, 40, 45, 90, 360)] + [1, DAY, WEEK])
+def test_where_clocks_go_back(engine: Engine, zone: str, seconds: int) -> None:
+    """Each moment is in one slice, also of a length that divides no hour."""
+    check_slices(engine, zone, seconds)
+
+
+# Attacks AG7.
+@given(st.sampled_from(sorted(available_timezones())), st.sampled_from(SIZES))
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_zone_and_length(engine: Engine, zone: str, seconds: int) -> None:
+    """Any that `validate` accepts."""
+    check_slices(engine, zone, seconds)
+
+
+# Attacks AG7.
+@pytest.mark.proof
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("part", range(16))
+def test_all_zones_and_lengths(engine: Engine, part: int) -> None:
+    """Zones of one clock since 1970 are one: some 300 are left of 600, with 97 lengths each."""
+    zones = {str(clock(z, FIRST, LAST).to_pylist()): z for z in sorted(available_timezones())}
+    pairs = [(zone, seconds) for zone in zones.values() for seconds in SIZES]
+    for zone, seconds in pairs[part::16]:
+        check_slices(engine, zone, seconds)
+
+
+def test_a_slice_that_the_clock_comes_to_twice() -> None:
+    """At 3:00 in Berlin it is 2:00 again. The slice of 45 minutes that begins at 2:15 ends when it is
+    2:15 again, and nothing goes back into the one before it.
+    """
+    slices = Slices(45 * 60, "Europe/Berlin")
+    first = datetime(2013, 10, 27, 0, 15, tzinfo=UTC)
+    assert slices.after(first) == first + timedelta(hours=1)
+    again = datetime(2013, 10, 27, 1, 5, tzinfo=UTC)  # 2:05 by the clock that was set back.
+    assert slices.start(again) == first
+
+
+def test_a_midnight_that_is_taken_back() -> None:
+    """In St. John's the clock went from 0:01 back to 23:01: the day had begun."""
+    midnight = local("America/St_Johns", 2010, 11, 7)
+    assert Slices(DAY, "America/St_Johns").start(midnight + timedelta(minutes=30)) == midnight
+    assert Slices(DAY, "America/St_Johns").before(midnight) == local("America/St_Johns", 2010, 11, 6)
+
+
+# Attacks AG7.
+@pytest.mark.parametrize("seconds", [DAY, WEEK])
+@pytest.mark.parametrize("zone", [*ZONES, "America/New_York"])
+def test_a_date_is_a_day_by_the_clock(engine: Engine, zone: str, seconds: int) -> None:
+    """A date counts in the window of its midnight, whichever side of Greenwich the zone is on. A day
+    that the clock skipped counts in the next one.
+    """
+    slices, first = Slices(seconds, zone), date(2009, 12, 28)
+    days = pa.array([first + timedelta(days=n) for n in range(1_500)])
+    starts = slices.starts(slices.moments(days))
+    assert (judged(engine, zone, seconds, days) == starts.cast(pa.int64()).to_numpy()).all()
+    skipped = {date(2011, 12, 30): date(2011, 12, 31)} if zone == "Pacific/Apia" else {}
+    for day, start in zip(days.to_pylist(), starts.to_pylist(), strict=True):
+        shown = start.astimezone(ZoneInfo(zone)).date()
+        monday = day - timedelta(days=day.weekday())
+        assert shown == (monday if seconds == WEEK else skipped.get(day, day))
+
+
+def test_many_slices() -> None:
+    """A year of minutes, and five days of five minutes in windows of a day, each in bounded memory."""
+    minutes = pa.chunked_array([pa.array(np.arange(525_600) * 60_000_000).cast(UTC_TIME)])
+    found = windows_of(Windows(Slices(60, "Europe/Berlin")), minutes)
+    assert found.num_rows == 525_600
+    assert pc.all(pc.equal(found[END][:-1], found[START][1:])).as_py()
+    month = minutes.slice(0, 5 * 1440).take(pa.array(np.arange(0, 5 * 1440, 5)))
+    found = windows_of(Windows(Slices(300, "Europe/Berlin"), 288), month)
+    assert found.num_rows == 5 * 288 * 288
 
 
 @pytest.mark.parametrize(
@@ -91,8 +216,9 @@ def test_sliding_windows_go_over_midnight() -> None:
     """A moment is in as many windows as slices make one, the last of which begins with its own."""
     windows = Windows(Slices(HOUR, "Europe/Berlin"), 3)
     start = local("Europe/Berlin", 2013, 10, 27, 1)
-    found = list(windows.of(start))
+    found = windows_of(windows, pa.chunked_array([[start]], UTC_TIME))
     hours = [timedelta(hours=n) for n in range(3)]
+    found = list(zip(found[START].to_pylist(), found[END].to_pylist(), strict=True))
     assert found == [(start - n, start - n + timedelta(hours=3)) for n in hours]
     assert [str(one.astimezone(ZoneInfo("Europe/Berlin"))) for one, _ in found] == [
         "2013-10-27 01:00:00+02:00", "2013-10-27 00:00:00+02:00", "2013-10-26 23:00:00+02:00",

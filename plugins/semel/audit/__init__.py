@@ -26,7 +26,6 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from semel import limits
 from semel.archive import layout, owned
@@ -37,10 +36,10 @@ from semel.audit.reading import Reading, claims_of
 from semel.audit.source_reader import Kept, Letters, letters_table
 from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, Check, Findings, Offender, Verdict
 from semel.clients.duck import Engine, zoneless
-from semel.declare.parts import FolderWindow, Scope
+from semel.declare.parts import Scope
 from semel.declare.wording import count, those
 from semel.errors import CorruptionError, TerminalError, first_line
-from semel.formats.output import NULL_FOLDER, columns_for_readers, columns_in_files, rows_of
+from semel.formats.output import columns_for_readers, columns_in_files, rows_of
 from semel.formats.pieces import gathered, pieces
 from semel.model.batch import OF_THE_OUTPUT, Counts, repeats_of, runs
 from semel.model.manifest import Kind, MarkedFile
@@ -193,6 +192,9 @@ class _Audit:
                 what = f"{rows} {are} of it, and no marker lists {'it' if rows == 1 else 'them'}"
                 offender = Offender(what=what, batch=number)
                 self._findings.blame("strays", offender, count=rows)
+            if rows := sink.unmerged():
+                what = f"{rows} partial rows are in no window, so the view passes over them"
+                self._findings.blame("output", Offender(what=what), count=rows)
 
     def _stray(self, note: Note, what: str) -> None:
         self._findings.blame("strays", Offender(what=what, batch=note.batch_id))
@@ -290,14 +292,14 @@ class _Audit:
             except TerminalError as error:
                 self._unreadable(marker, sink.address, error)
             return
-        windows, there = marker.spec.sink.windows, columns_for_readers(marker).names
-        more = [name for one in windows for name in (one.of, one.name) if name in there]
+        folders, there = marker.spec.sink.windows, columns_for_readers(marker).names
+        more = [name for one in folders for name in (one.of, one.name) if name in there]
         for file in marker.of_kind(Kind.DATA):
             astray: dict[str, int] = Counter()
             try:
                 for table in rows_of(marker, file, [*dict.fromkeys([*wanted, *more])]):
-                    for one in windows:
-                        astray[one.name] += _astray(one, table)
+                    for one in folders:
+                        astray[one.name] += windows.astray(self._engine, one, table)
                     yield _from(file.path, table.select(wanted))
                 self._blame_folder(marker, file, +astray)
             except (pa.ArrowException, OSError) as error:
@@ -376,7 +378,7 @@ class _Audit:
             self._blame(check, self._engine.rows(name, shown=shown, **values.get(name, {})))
         counted = [marker.spec for marker in self._markers if _is_counted(marker)]
         if counted:
-            windows.slices(self._engine, counted[-1])
+            windows.slices_of_records(self._engine, counted[-1])
             filled = windows.proof(counted[-1])
             self._blame("output", self._engine.rows("windows", filled, shown=shown))
         plain = {m.batch_id for m in self._markers if not m.spec.transforms}
@@ -470,18 +472,6 @@ class _Audit:
             totals=sum((marker.counts for marker in self._markers), Counts()),
             notes=tuple(notes),
         )
-
-
-def _astray(window: FolderWindow, rows: pa.Table) -> int:
-    """How many rows are of another window than the folder that they lie in."""
-    if window.of not in rows.column_names:  # By no column that its marker has.
-        return rows.num_rows
-    times = rows.column(window.of).combine_chunks()
-    if pa.types.is_string(times.type):  # A day, in JSON Lines.
-        times = times.cast(pa.date32())
-    there = pc.fill_null(rows.column(window.name).combine_chunks(), NULL_FOLDER)
-    differs = pc.not_equal(there, pc.fill_null(window.slices.names(times), NULL_FOLDER))
-    return pc.sum(differs).as_py() or 0
 
 
 def _from(place: str, rows: pa.Table) -> pa.Table:

@@ -1,9 +1,14 @@
 """Partial rows, held against the records that they stand for: counted again, in DuckDB.
 
-Of the batches without transforms. Shared with the writer is what a slice of time is.
+This is done for batches without transforms. The audit shares no code with the writer: it finds
+slices of time by SQL, over what Python's zoneinfo says of the zone's clock.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
@@ -11,8 +16,18 @@ from semel.clients.duck import Engine, duck_type
 from semel.clients.sql import column
 from semel.declare.aggregate import RECORDS, START, Function
 from semel.declare.ddl import ColumnType
-from semel.model.windows import UTC_TIME
+from semel.declare.parts import DAY, WEEK, FolderWindow
+from semel.formats.output import NULL_FOLDER
 from semel.pipeline.spec import Spec
+
+_MONDAY, _AROUND, _STEP = 4 * DAY, 20 * DAY, 2 * DAY
+"""Seconds. No slice is longer than `_AROUND`, and no two changes of a clock are closer than `_STEP`.
+"""
+
+_CALENDAR = tuple(
+    int(end.replace(tzinfo=UTC).timestamp()) for end in (datetime(1, 1, 2), datetime(9999, 12, 30))
+)
+"""What a calendar holds in any zone, in seconds since 1970."""
 
 NOTHING = {"time": "CAST(NULL AS TIMESTAMP)", "cells": "CAST(NULL AS VARCHAR[])"}
 """What a record has that no window counts."""
@@ -35,11 +50,76 @@ def of_rows(spec: Spec) -> dict[str, str]:
     return {"start": column(START), "records": column(RECORDS), "cells": cells}
 
 
-def slices(engine: Engine, spec: Spec) -> None:
-    """Fill the table `slice`: of each time that records have, where its slice begins."""
-    times = pa.array(engine.run("times").fetchnumpy()["time"]).cast(UTC_TIME)
-    found = pa.table({"time": times, "start": spec.window.windows.slices.starts(times)})
-    engine.run("insert", found, {"table": "slice"})
+def slices_of_records(engine: Engine, spec: Spec) -> None:
+    """Fill the table `slice`: the start of the slice of each time that records have."""
+    engine.run("times_of_records")
+    dates = spec.column_types()[spec.record_time].word == "date"
+    _fill_slices(engine, spec.window.zone, spec.window.windows.slices.seconds, dates=dates)
+
+
+def slices_of_rows(engine: Engine, zone: str, seconds: int, times: pa.Array) -> None:
+    """Fill the table `slice`: the start of the slice of each of some times."""
+    engine.run("times_of_rows", pa.table({"time": times}))
+    _fill_slices(engine, zone, seconds, dates=pa.types.is_date(times.type))
+
+
+def astray(engine: Engine, window: FolderWindow, rows: pa.Table) -> int:
+    """How many rows are of another window than the folder that they lie in."""
+    if window.of not in rows.column_names:  # By no column that its marker has.
+        return rows.num_rows
+    times = rows.column(window.of)
+    if pa.types.is_string(times.type):  # A day, in JSON Lines.
+        times = times.cast(pa.date32())
+    seconds = int(window.window.total_seconds())
+    slices_of_rows(engine, window.zone, seconds, times)
+    incoming = pa.table({"time": times, "folder": rows.column(window.name)})
+    distance = window.zone != "UTC" and seconds % DAY != 0
+    values = {"form": _form(seconds), "distance": distance, "nothing": NULL_FOLDER}
+    return engine.run("astray", incoming, **values).fetchone()[0]
+
+
+def _form(seconds: int) -> str:
+    """How a slice's start is written as a folder's name."""
+    if seconds % DAY == 0:
+        return "%Y-%m-%d"
+    return "%Y-%m-%dT%H" + ("" if seconds % 3_600 == 0 else "%M" if seconds % 60 == 0 else "%M%S")
+
+
+# Keeps AG7.
+def _fill_slices(engine: Engine, zone: str, seconds: int, *, dates: bool) -> None:
+    [ends] = engine.rows("times")
+    if ends["first"] is None:
+        ends = {"first": datetime(1970, 1, 1), "last": datetime(1970, 1, 1)}
+    engine.run("clock", clock(zone, ends["first"], ends["last"]))
+    since = _MONDAY if seconds == WEEK else 0
+    braces = {"seconds": seconds, "since": since, "by_day": seconds % DAY == 0}
+    engine.run("slices_of_dates" if dates else "slices", braces=braces)
+
+
+def clock(zone: str, first: datetime, last: datetime) -> pa.Table:
+    """The periods in which a zone's clock keeps its distance from UTC, around some times of UTC:
+    `begin`, `until` and the distance `ahead`, in seconds since 1970.
+    """
+    start, end = (int(each.replace(tzinfo=UTC).timestamp()) for each in (first, last))
+    grid = range(start - _AROUND, end + _AROUND, _STEP)
+    shown = [_ahead(zone, at) for at in grid]
+    begin, ahead = [grid[0]], [shown[0]]
+    for low, (old, new) in zip(grid, pairwise(shown), strict=False):
+        if old != new:
+            between = range(low, low + _STEP)
+            changed = bisect_left(between, 1, key=lambda at, old=old: _ahead(zone, at) != old)
+            begin.append(low + changed)
+            ahead.append(new)
+    return pa.table({"begin": begin, "until": [*begin[1:], end + _AROUND], "ahead": ahead})
+
+
+def _ahead(zone: str, seconds: int) -> int:
+    """How many seconds a zone's clock is ahead of UTC at a moment; at the ends of the calendar as
+    inside of it.
+    """
+    inside = max(_CALENDAR[0], min(_CALENDAR[1], seconds))
+    moment = datetime.fromtimestamp(inside, ZoneInfo(zone))
+    return moment.utcoffset() // timedelta(seconds=1)
 
 
 # Keeps AG6.

@@ -3,15 +3,16 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.clients.sql import column, query, quoted
 from semel.declare.aggregate import END, FINAL, START, Aggregate, Function
 from semel.model.windows import UTC_TIME, Windows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-    from datetime import datetime
+    from collections.abc import Collection
 
     from semel.declare.context import Counting
 
@@ -69,14 +70,17 @@ def files_query(counting: "Counting", folder: Path, markers: Path, folders: int)
     )
 
 
-def windows_of(windows: Windows, slices: "Iterable[datetime]") -> pa.Table:
-    """The windows that some slices are part of: slice, window_start and window_end, in UTC."""
-    found = [
-        (each, start, end) for each in sorted(set(slices)) for start, end in windows.of(each)
-    ]
-    columns = list(zip(*found, strict=True)) or [(), (), ()]
-    names = (SLICE, START, END)
-    return pa.table({n: pa.array(c, UTC_TIME) for n, c in zip(names, columns, strict=True)})
+def windows_of(windows: Windows, starts: pa.ChunkedArray) -> pa.Table:
+    """The windows that slices are part of: slice, window_start and window_end, in UTC. `starts`:
+    of the slices.
+    """
+    slices = np.unique(pc.drop_null(starts).cast(pa.int64()).to_numpy())
+    edges, places = windows.of(slices)
+    first = (places[:, None] - np.arange(windows.count)).ravel()
+    columns = [np.repeat(slices, windows.count), edges[first], edges[first + windows.count]]
+    return pa.table(
+        {n: pa.array(c).cast(UTC_TIME) for n, c in zip((SLICE, START, END), columns, strict=True)}
+    )
 
 
 def _merged(name: str, function: Function, is_text: bool) -> str:

@@ -1,7 +1,9 @@
 """Whether a window of time is complete: a statement about what was read, which drops nothing."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
 
 from semel.model.reasons import Said
 from semel.model.times import Times
@@ -49,6 +51,18 @@ class Completeness:
         """Whether the window [start, end) is complete."""
         return not self.missing(start, end)
 
+    def completes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Whether each window is complete. `starts` and `ends`: datetime64, in UTC."""
+        until = ends + np.timedelta64(self.delay)
+        if self.covered is None:
+            known = self.event_time
+            return np.zeros(len(ends), bool) if known is None else until <= _plain(known)
+        low, high = ([_plain(range_[n]) for range_ in self.covered.ranges] for n in (0, 1))
+        if not low:
+            return np.zeros(len(ends), bool)
+        at = np.searchsorted(np.array(low), starts, "right") - 1
+        return (at >= 0) & (np.array(high)[at] >= until)
+
     def state(self, start: datetime, end: datetime) -> State:
         """What is known of the window [start, end)."""
         missing = self.missing(start, end)
@@ -58,3 +72,7 @@ class Completeness:
         if known is None or first >= known:
             return State.NOT_YET
         return State.NOT_RUN if first < self.covered.ranges[0][0] else State.HOLE
+
+
+def _plain(moment: datetime) -> np.datetime64:
+    return np.datetime64(moment.astimezone(UTC).replace(tzinfo=None), "us")

@@ -1,134 +1,246 @@
 """Windows of time: slices of a zone's clock, and windows that are runs of slices.
 
-The clock's slices begin where the local time is a multiple of the slice's length, counted from
-midnight (weeks: from Monday). So each day begins at midnight and has 23, 24 or 25 hours; the hour
-that a clock shows twice is two slices; and a time that it skips begins none. A window is a run of
-`count` slices, and begins with each slice: one slice makes tumbling windows, more make sliding ones
-(Akidau et al., The Dataflow Model, VLDB 2015, section 2.1; Li et al., No Pane, No Gain, SIGMOD
-Record 2005).
+A slice begins when the clock comes to a multiple of the slice's length, counted from midnight
+(weeks: from Monday), and ends where the next one begins. So each moment is in one slice, and an
+hour that the clock shows twice is two slices. Where the clock skips a multiple, the slice begins at
+the skip. Days and weeks begin when their first midnight is shown for the first time, so a day has
+23, 24 or 25 hours. A window is a run of `count` slices, and begins with each slice: one slice makes
+tumbling windows, more make sliding ones (Akidau et al., The Dataflow Model, VLDB 2015, section 2.1;
+Li et al., No Pane, No Gain, SIGMOD Record 2005).
+
+Between two changes of a clock its distance from UTC is constant. So this module works on periods of
+constant distance, with numpy, in microseconds since 1970.
 """
 
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from itertools import chain
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 UTC_TIME = pa.timestamp("us", tz="UTC")
-_PLAIN = pa.timestamp("us")
+_SECOND = 1_000_000
 _DAY, _WEEK, _MONDAY = 86_400, 7 * 86_400, 4 * 86_400
 """In seconds; 1970-01-05 was the first Monday of the epoch."""
 
-_EDGES_KEPT = 1 << 16
-"""Ends of slices that are remembered: each is asked for by all windows that it is part of, and takes
-0.4 ms to find."""
+_GRID = 2 * _DAY * _SECOND
+"""Distance of the moments at which a zone's clock is read. No two changes of a clock in the tz
+database are closer than 3.9 days, so no change is between two equal readings."""
+
+_DECADE = 3_653 * _DAY * _SECOND
+"""Clocks are read and remembered in portions of this length."""
+
+_MARGIN = 20 * _DAY * _SECOND
+"""Longer than two slices, whatever is done to clocks."""
+
+_NEVER = np.iinfo(np.int64).max // 2
+
+_CALENDAR = tuple(
+    int(end.replace(tzinfo=UTC).timestamp()) for end in (datetime(1, 1, 2), datetime(9999, 12, 30))
+)
+"""What a calendar holds in any zone, in seconds."""
 
 YEARS = 100, 9_900
 """A time outside of them is in no window: the end of one might be in no calendar."""
 
 _UNITS = {"D": _DAY, "h": 3_600, "m": 60, "s": 1}
-"""What the name of a slice ends with, by numpy's letters, and how long that is in seconds."""
+"""The units that a slice's name ends with, by numpy's letters, and their lengths in seconds."""
 
 
+class _Periods(NamedTuple):
+    """Periods in which a clock's distance from UTC is constant. All are int64 arrays.
+
+    `begin`: their first moments. `ahead`: the clock's distance from UTC. `carried`: the start of
+    the slice that each period begins in. `next`: the first start of a slice in a period or after
+    it. `passed`: the newest multiple that the clock had shown before; days begin after it.
+    """
+
+    begin: np.ndarray
+    ahead: np.ndarray
+    carried: np.ndarray
+    next: np.ndarray
+    passed: np.ndarray
+
+
+# Keeps AG7.
 @dataclass(frozen=True)
 class Slices:
-    """The slices of `seconds` by the clock of a zone, such as Europe/Berlin.
-
-    A time is a moment: what it is called elsewhere does not matter.
-    """
+    """The slices of `seconds` by the clock of a zone, such as Europe/Berlin."""
 
     seconds: int
     zone: str = "UTC"
 
+    def moments(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """A column of timestamps or dates as moments, in UTC. A date is its midnight by this clock.
+        """
+        if not pa.types.is_date(column.type):
+            return column.cast(UTC_TIME)
+        midnights = column.cast(pa.timestamp("us")).cast(pa.int64())
+        if midnights.null_count == len(midnights):
+            return midnights.cast(UTC_TIME)
+        shown = midnights.fill_null(pc.min(midnights)).to_numpy()
+        periods = self._periods(shown.min(), shown.max())
+        ends = np.append(periods.begin[1:], _NEVER) + periods.ahead
+        at = np.searchsorted(np.maximum.accumulate(ends), shown, "right")
+        # A midnight that is skipped is when the clock was put forward.
+        moments = np.maximum(periods.begin[at], shown - periods.ahead[at])
+        missing = midnights.is_null().to_numpy(zero_copy_only=False)
+        return pa.array(moments, UTC_TIME, mask=missing)
+
     def starts(self, times: pa.Array) -> pa.Array:
         """The start of each time's slice. Both are timestamps in microseconds, UTC."""
-        times = times.cast(UTC_TIME)
-        if self.zone == "UTC":
-            return self._floor(times.cast(_PLAIN)).cast(UTC_TIME)
-        first, second = self._moments(self._floor(self._shown(times)))
-        # A clock that was set back shows the start twice: the later one, once it has come.
-        return pc.if_else(pc.greater(second, times), first, second)
+        values = times.cast(UTC_TIME).cast(pa.int64())
+        if values.null_count == len(values):
+            return pa.nulls(len(values), UTC_TIME)
+        starts = self._starts(values.fill_null(pc.min(values)).to_numpy())
+        missing = values.is_null().to_numpy(zero_copy_only=False)
+        return pa.array(starts, pa.int64(), mask=missing).cast(UTC_TIME)
 
     def start(self, time: datetime) -> datetime:
         """The start of one time's slice, in UTC."""
-        return self.starts(pa.array([time], UTC_TIME))[0].as_py().astimezone(UTC)
+        return _moment(self._starts(np.array([_microseconds(time)]))[0])
 
-    def names(self, times: pa.Array) -> pa.Array:
-        """What the slice of each time is called, as text; null for no time.
+    def afters(self, starts: np.ndarray) -> np.ndarray:
+        """The start of the slice after each one, in microseconds."""
+        periods = self._periods(starts.min(), starts.max())
+        at = np.searchsorted(periods.begin, starts, "right") - 1
+        multiple = self._floor(starts + periods.ahead[at])
+        afters = np.maximum(multiple, periods.passed[at]) + self._length - periods.ahead[at]
+        ends, nexts = np.append(periods.begin[1:], _NEVER), np.append(periods.next[1:], _NEVER)
+        return np.where(afters < ends[at], afters, nexts[at])
 
-        It is the slice's start by the clock: 2013-10-27 where slices are days or weeks, else
-        2013-10-27T02, with minutes and seconds where slices begin with such, and with the clock's
-        distance from UTC where the zone has another name: 2013-10-27T02+0200. In one zone no two
-        slices have one name, but for the two that a midnight shown twice makes of one day; and
-        names are in the order of time, but for hours that are shown twice.
-        Dates are days by any clock.
-        """
-        times = times.cast(UTC_TIME)
-        whole_days = self.seconds % _DAY == 0
-        starts = self._floor(self._shown(times)) if whole_days else self.starts(times)
-        starts = starts.dictionary_encode()
-        each = starts.dictionary
-        shown = each if whole_days else self._shown(each)
-        unit = next(unit for unit, length in _UNITS.items() if self.seconds % length == 0)
-        names = _texts(shown, unit)
-        if self.zone != "UTC" and not whole_days:
-            ahead = pc.subtract(shown.cast(pa.int64()), each.cast(pa.int64())).dictionary_encode()
-            known = pa.array(map(_distance, ahead.dictionary.to_pylist()), pa.string())
-            names = pc.binary_join_element_wise(names, known.take(ahead.indices), "")
-        return names.take(starts.indices)
+    def befores(self, starts: np.ndarray) -> np.ndarray:
+        """The start of the slice before each one, in microseconds."""
+        return self._starts(starts - 1)
 
-    @lru_cache(maxsize=_EDGES_KEPT)
     def after(self, start: datetime) -> datetime:
         """The start of the slice after the one that begins at `start`, in UTC."""
-        at = self._floor(self._shown(pa.array([start], UTC_TIME))).cast(pa.int64())
-        nexts = [self._moments(pc.add(at, n * self.seconds * 1_000_000)) for n in (0, 1, 2)]
-        found = (moment[0].as_py().astimezone(UTC) for moment in chain(*nexts))
-        after = min(moment for moment in found if moment > start)
-        while (between := self.before(after)) > start:  # The clock was set back by some slices.
-            after = between
-        return after
+        return _moment(self.afters(np.array([_microseconds(start)]))[0])
 
-    @lru_cache(maxsize=_EDGES_KEPT)
     def before(self, start: datetime) -> datetime:
         """The start of the slice before the one that begins at `start`, in UTC."""
         return self.start(start - timedelta(microseconds=1))
 
-    def _shown(self, times: pa.Array) -> pa.Array:
-        """What the clock shows at these times."""
-        return pc.local_timestamp(times.cast(pa.timestamp("us", tz=self.zone)))
+    def names(self, times: pa.Array) -> pa.Array:
+        """The name of each time's slice, as text; null where there is no time.
 
-    def _floor(self, shown: pa.Array) -> pa.Array:
-        """The times of a clock, each down to the last multiple."""
-        length = self.seconds * 1_000_000
-        since = _MONDAY * 1_000_000 if self.seconds == _WEEK else 0
-        at = pc.subtract(shown.cast(pa.int64()), since)
-        down = pc.divide(at, length)  # Towards zero.
-        down = pc.subtract(down, pc.less(at, pc.multiply(down, length)).cast(pa.int64()))
-        return pc.add(pc.multiply(down, length), since).cast(_PLAIN)
-
-    def _moments(self, shown: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """When a clock shows something: the first time and the last. Where it is skipped, both are
-        when the clock was put forward. A day has one midnight, the first.
+        It is the slice's start by the clock: 2013-10-27 where slices are days or weeks, else
+        2013-10-27T02, with minutes and seconds where slices begin with such, and with the clock's
+        distance from UTC where the zone has another name: 2013-10-27T02+0200. In one zone no two
+        slices have one name; names are in the order of time, except in hours that are shown twice.
+        A date is in the slice of that day.
         """
-        def by(ambiguous: str) -> pa.Array:
-            return pc.assume_timezone(
-                shown.cast(_PLAIN), self.zone, ambiguous=ambiguous, nonexistent="latest"
-            ).cast(UTC_TIME)
+        starts = self.starts(self.moments(times)).cast(pa.int64()).dictionary_encode()
+        each = starts.dictionary.to_numpy()
+        ahead = self._ahead(each)
+        unit = next(unit for unit, length in _UNITS.items() if self.seconds % length == 0)
+        names = _texts(each + ahead, unit)
+        if self.zone != "UTC" and not self._by_day:
+            distances = pa.array(ahead).dictionary_encode()
+            known = pa.array(map(_distance, distances.dictionary.to_pylist()), pa.string())
+            names = pc.binary_join_element_wise(names, known.take(distances.indices), "")
+        return names.take(starts.indices)
 
-        first = by("earliest")
-        return first, first if self.seconds % _DAY == 0 else by("latest")
+    @property
+    def _length(self) -> int:
+        return self.seconds * _SECOND
+
+    @property
+    def _by_day(self) -> bool:
+        return self.seconds % _DAY == 0
+
+    def _floor(self, shown: np.ndarray) -> np.ndarray:
+        """Times of a clock, each down to the last multiple."""
+        since = _MONDAY * _SECOND if self.seconds == _WEEK else 0
+        return shown - (shown - since) % self._length
+
+    def _ahead(self, times: np.ndarray) -> np.ndarray:
+        """The clock's distance from UTC at these moments."""
+        if not len(times):
+            return times
+        periods = self._periods(times.min(), times.max())
+        return periods.ahead[np.searchsorted(periods.begin, times, "right") - 1]
+
+    def _starts(self, times: np.ndarray) -> np.ndarray:
+        periods = self._periods(times.min(), times.max())
+        at = np.searchsorted(periods.begin, times, "right") - 1
+        multiple = self._floor(times + periods.ahead[at])
+        starts = multiple - periods.ahead[at]
+        own = (starts >= periods.begin[at]) & (multiple > periods.passed[at])
+        return np.where(own, starts, periods.carried[at])
+
+    def _periods(self, first: int, last: int) -> _Periods:
+        """The periods from before a moment to after another."""
+        return self._whole((first - _MARGIN) // _DECADE, (last + _MARGIN) // _DECADE + 1)
+
+    @lru_cache(maxsize=256)  # noqa: B019
+    def _whole(self, start: int, stop: int) -> _Periods:
+        """The periods of some decades, each with what goes before it."""
+        clocks = [_clock(self.zone, decade) for decade in range(start, stop)]
+        begin, ahead = (np.concatenate(columns) for columns in zip(*clocks, strict=True))
+        changed = np.append(True, ahead[1:] != ahead[:-1])
+        begin, ahead = begin[changed], ahead[changed]
+        carried, following, passed = begin.copy(), begin.copy(), np.full(len(begin), -_NEVER)
+        for n in range(1, len(begin)):
+            old, new = begin[n] - 1 + ahead[n - 1], begin[n] + ahead[n]
+            before = self._floor(old)
+            if self._by_day:
+                passed[n] = max(passed[n - 1], before)
+                begins = self._floor(new) > passed[n]
+            else:
+                begins = self._floor(new) == new or self._floor(new) > before
+            if not begins:
+                own = before - ahead[n - 1]
+                is_own = own >= begin[n - 1] and before > passed[n - 1]
+                carried[n] = own if is_own else carried[n - 1]
+        for n in reversed(range(len(begin))):
+            if carried[n] != begin[n]:
+                multiple = max(self._floor(begin[n] + ahead[n]), passed[n]) + self._length
+                is_own = n + 1 == len(begin) or multiple - ahead[n] < begin[n + 1]
+                following[n] = multiple - ahead[n] if is_own else following[n + 1]
+        return _Periods(begin, ahead, carried, following, passed)
 
 
-def _texts(times: pa.Array, unit: str) -> pa.Array:
+@lru_cache(maxsize=4_096)
+def _clock(zone: str, decade: int) -> tuple[np.ndarray, np.ndarray]:
+    """When a clock's distance from UTC changes in a decade, and the distance from then on."""
+    clock = ZoneInfo(zone)
+
+    def ahead(at: int) -> int:
+        seconds = max(_CALENDAR[0], min(_CALENDAR[1], at // _SECOND))
+        return datetime.fromtimestamp(seconds, clock).utcoffset() // timedelta(microseconds=1)
+
+    first = decade * _DECADE
+    begin, distances = [first], [ahead(first)]
+    for low in range(first, first + _DECADE, _GRID):
+        high = min(low + _GRID, first + _DECADE)
+        if (distance := ahead(high)) == distances[-1]:
+            continue
+        while high - low > _SECOND:
+            middle = low + (high - low) // (2 * _SECOND) * _SECOND
+            low, high = (middle, high) if ahead(middle) == distances[-1] else (low, middle)
+        begin.append(high)
+        distances.append(distance)
+    return np.array(begin), np.array(distances)
+
+
+def _microseconds(time: datetime) -> int:
+    return (time - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
+
+
+def _moment(microseconds: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(microseconds))
+
+
+def _texts(shown: np.ndarray, unit: str) -> pa.Array:
     """Times of a clock as text, down to a unit: 2013-10-27, 2013-10-27T02, 2013-10-27T0230."""
-    if not len(times):
+    if not len(shown):
         return pa.array([], pa.string())
-    texts = np.datetime_as_string(times.to_numpy(zero_copy_only=False).astype(f"M8[{unit}]"))
+    texts = np.datetime_as_string(shown.astype("M8[us]").astype(f"M8[{unit}]"))
     return pc.replace_substring(pa.array(texts, pa.string()), ":", "")
 
 
@@ -153,18 +265,18 @@ class Windows:
         """No window is longer, whatever is done to clocks."""
         return self.count * timedelta(seconds=self.slices.seconds) + timedelta(days=2)
 
-    def end(self, start: datetime) -> datetime:
-        """The end, exclusive, of the window that begins with the slice at `start`."""
-        for _ in range(self.count):
-            start = self.slices.after(start)
-        return start
+    def of(self, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The edges of the windows that slices are part of, and the place of each slice's start
+        among them: the windows of a slice at n begin at n, n - 1 ... and end `count` edges later.
 
-    def of(self, start: datetime) -> Iterator[tuple[datetime, datetime]]:
-        """The windows [start, end) that a slice is part of, the newest first."""
-        edges = deque([start])
-        for _ in range(self.count - 1):
-            edges.appendleft(self.slices.before(edges[0]))
-        for _ in range(self.count):
-            edges.append(self.slices.after(edges[-1]))
-        whole = tuple(edges)
-        yield from zip(whole[self.count - 1 :: -1], whole[: self.count - 1 : -1], strict=True)
+        `starts`: of slices, in microseconds, ascending, each once.
+        """
+        edges = starts
+        for step, times in ((self.slices.befores, self.count - 1), (self.slices.afters, self.count)):
+            reached = starts
+            for _ in range(times):
+                reached = np.setdiff1d(step(reached), edges, assume_unique=True)
+                if not len(reached):
+                    break
+                edges = np.union1d(edges, reached)
+        return edges, np.searchsorted(edges, starts)

@@ -4,6 +4,7 @@ The models check what the text alone can tell, so that a stored spec can be read
 """
 
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
@@ -136,6 +137,13 @@ class Spec(Model):
                 yield ("record_time",), f"{self.record_time!r} is {kind}, not a timestamp or date"
         if self.window is not None and self.record_time is None:
             yield ("record_time",), "is missing: a window takes a record's time from it"
+        elif self.window is not None and self.record_time in columns:
+            is_date = columns[self.record_time].word == "date"
+            if is_date and (self.window.every or self.window.size) % timedelta(days=1):
+                yield ("window", "size" if self.window.every is None else "every"), (
+                    f"is shorter than a day, and record_time {self.record_time!r} is a date, which "
+                    "has no hours; declare 1 day or 1 week"
+                )
         yield from self._aggregate_problems()
         if name := twice(self.notify):
             yield ("notify",), f"names {name!r} twice"

@@ -301,6 +301,10 @@ class Sink(ABC):
         """
         raise TerminalError(f"{self.address} has no view that merges the rows of windows")
 
+    def unmerged(self) -> int:
+        """How many partial rows readers of the merged rows do not see. By the audit."""
+        return 0
+
     def query(self) -> str:
         """A statement that reads the same. For a person. TerminalError as before."""
         raise TerminalError(f"{self.address} has no view that merges the rows of windows")

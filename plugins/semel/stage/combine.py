@@ -58,8 +58,8 @@ def _year(time: pa.Scalar) -> int:
 def lifted(spec: Spec, records: pa.Table) -> pa.Table:
     """Each record as a partial row of its own. No record may lack its time."""
     declared, schema = spec.aggregate, partial_schema(spec, records.schema)
-    times = records.column(spec.record_time).cast(UTC_TIME)
-    starts = [spec.window.windows.slices.starts(chunk) for chunk in times.chunks]
+    slices, times = spec.window.windows.slices, records.column(spec.record_time)
+    starts = [slices.starts(chunk) for chunk in slices.moments(times).chunks]
     found = [pa.chunked_array(starts, UTC_TIME)]
     found += [records.column(name) for name in declared.keys]
     ones = pa.repeat(pa.scalar(1, pa.int64()), records.num_rows)

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.model.manifest import SplitReport
-from semel.model.windows import UTC_TIME
 from semel.pipeline.spec import Spec
 from semel.stage.job import StageJob
 
@@ -26,7 +25,8 @@ def times_of(spec: Spec, records: pa.Table) -> Times:
     """The first and the last record time, where windows are declared."""
     if spec.window is None or not records.num_rows:
         return None
-    ends = pc.min_max(records.column(spec.record_time).cast(UTC_TIME))
+    times = spec.window.windows.slices.moments(records.column(spec.record_time))
+    ends = pc.min_max(times)
     if not ends["min"].is_valid:
         return None
     low, high = _CALENDAR

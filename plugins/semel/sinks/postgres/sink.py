@@ -99,6 +99,14 @@ class PostgresSink(Remote):
         facts = self.examine(schema)
         there = "there" if facts.exists else "not there yet, and finalize makes it"
         mode = f"mode {self._target.mode}"
+        if rows := self.unmerged():
+            view = self._target.view.as_string()
+            raise TerminalError(
+                f"the view {view} passes over {rows:,} partial rows of {self._target.shown}, because "
+                f"{self._target.windows.as_string()} lacks their windows. Drop the view: the next "
+                "batch makes it again, with all windows",
+                next=f"psql -c 'DROP VIEW {view}'",
+            )
         return "; ".join((f"table {self.address}: {there}, {mode}", *facts.notes))
 
     def check_replace(self, old: Old) -> tuple[str, ...]:
@@ -133,6 +141,10 @@ class PostgresSink(Remote):
     ) -> list[dict[str, Any]]:
         with self._transaction() as connection:
             return view.rows(connection, self._target, level, since, until, count)
+
+    def unmerged(self) -> int:
+        with self._transaction() as connection:
+            return view.unmerged(connection, self._target)
 
     def query(self) -> str:
         return query("postgres", "all_counted").text.format(view=self._target.view.as_string())

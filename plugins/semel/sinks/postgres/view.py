@@ -8,6 +8,7 @@ what is complete of a table, and grows in the transaction of a batch's rows.
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,7 +19,7 @@ from psycopg.types.range import Range
 from semel.clients.sql import query
 from semel.declare.aggregate import END, START
 from semel.errors import TerminalError
-from semel.formats.merged import SLICE, merge_query, windows_of
+from semel.formats.merged import SLICE, merge_query
 from semel.model.windows import UTC_TIME
 from semel.sinks import Won
 from semel.sinks.postgres.link import Connection, filled, is_there
@@ -30,6 +31,9 @@ _COLUMNS = {
 }
 """Of the two tables beside the view."""
 
+_SECOND = 1_000_000
+"""Microseconds: each slice begins at a whole second."""
+
 _COMMENT = "The windows of a pipeline of semel, merged from its partial rows."
 
 
@@ -38,10 +42,10 @@ def check(connection: Connection, target: PostgresTarget) -> None:
     """TerminalError: something that semel did not make has the name of the view, or of a table
     beside it.
     """
-    schema, view = target.names[0], target.view_name
-    names = {"schema": schema, "view": view}
-    found = connection.execute(query("postgres", "comment").text, names).fetchone()
-    if found and found["comment"] != _COMMENT:
+    schema = target.names[0]
+    names = {"schema": schema, "view": target.view_name, "parts": target.shown}
+    found = connection.execute(query("postgres", "view").text, names).fetchone()
+    if found and not (found["kind"] == "v" and found["reads_parts"]):
         raise TerminalError(
             f"{target.view.as_string()} is there, and is no view that semel made: aggregate makes "
             f"one of that name, over {target.shown}; give sink.table another name"
@@ -58,7 +62,9 @@ def check(connection: Connection, target: PostgresTarget) -> None:
 
 
 def make(connection: Connection, target: PostgresTarget, schema: pa.Schema) -> None:
-    """Make what is missing. The table of partial rows is there."""
+    """Make what is missing. The table of partial rows is there, and may have rows already: of a
+    target that was moved or restored without the other tables.
+    """
     names = {"windows": target.windows, "complete": _complete(target)}
     connection.execute(filled("create_windows", **names))
     if is_there(connection, target.view):
@@ -76,6 +82,18 @@ def make(connection: Connection, target: PostgresTarget, schema: pa.Schema) -> N
     text = merged.replace("{", "{{").replace("}", "}}")  # A name may have them.
     connection.execute(filled("create_view", view=target.view, merged=sql.SQL(text).format()))
     connection.execute(filled("comment_view", view=target.view, comment=_COMMENT))
+    slices = connection.execute(filled("slices", table=target.identifier, start=start)).fetchall()
+    known = np.array([row["seconds"] for row in slices], np.int64)
+    _note_windows(connection, target, known * _SECOND)
+
+
+# Keeps AG5.
+def unmerged(connection: Connection, target: PostgresTarget) -> int:
+    """How many partial rows the view passes over, because no window has their slice."""
+    if not target.counting or not is_there(connection, target.view):
+        return 0
+    names = {"table": target.identifier, "windows": target.windows, "start": sql.Identifier(START)}
+    return connection.execute(filled("unmerged", **names)).fetchone()["rows"]
 
 
 def rows(
@@ -99,13 +117,21 @@ def note(connection: Connection, target: PostgresTarget, won: Won) -> None:
     names = {"windows": target.windows, "complete": _complete(target)}
     starts = [pq.read_table(file.staged_path, columns=[START])[START] for file in won.files]
     slices = pc.unique(pa.chunked_array([c for s in starts for c in s.chunks], UTC_TIME))
-    found = windows_of(target.counting.windows, slices.to_pylist()).to_pylist()
-    values = {name: [row[name] for row in found] for name in (SLICE, START, END)}
-    connection.execute(filled("note_windows", **names, **values))
+    _note_windows(connection, target, np.sort(slices.cast(pa.int64()).to_numpy()))
     covered = [Range(*ends, "[)") for ends in won.complete]
     delay = target.counting.windows.delay.total_seconds()
     values = {"table": target.names[1], "covered": Multirange(covered), "delay": delay}
     connection.execute(filled("note_complete", **names, **values))
+
+
+def _note_windows(connection: Connection, target: PostgresTarget, slices: np.ndarray) -> None:
+    """Say which windows slices are part of. `slices`: their starts in microseconds, ascending."""
+    if not len(slices):
+        return
+    edges, places = target.counting.windows.of(slices)
+    values = {"edges": (edges // _SECOND).tolist(), "places": (places + 1).tolist()}
+    names = {"windows": target.windows, "count": target.counting.windows.count}
+    connection.execute(filled("note_windows", **names, **values))
 
 
 def _complete(target: PostgresTarget) -> sql.Identifier:
