@@ -47,7 +47,8 @@ def check(
     for spec in (spec for spec in specs if spec.source.upstream):
         with suppress(SemelError), Ledger() as ledger:
             for refusal in gaps(ledger, spec).refusals:
-                found.add("source", f"{spec.name}: {refusal.name}: {refusal.detail}", f"semel gaps {spec.name}")
+                text = f"{spec.name}: {refusal.name}: {refusal.detail}"
+                found.add("source", text, f"semel gaps {spec.name}")
     if broken:
         found.add("pipelines", broken, "semel validate")
 

@@ -83,8 +83,8 @@ class SplitReport:
     `buckets`: the record-time buckets of its ids, in scope `bucket`. `times`: the first and last
     record time of its valid records, in microseconds since 1970, where windows are declared.
     `parsed_bytes` were read, and records of `quarantined_bytes` were quarantined. `samples` has one
-    record for each of the `reasons`. Its valid rows begin at `spill_row` of the task's spill. `kept` is a file
-    with a mask over all rows of the spill, for transforms.
+    record for each of the `reasons`. Its valid rows begin at `spill_row` of the task's spill.
+    `kept` is a file with a mask over all rows of the spill, for transforms.
     """
 
     split: int

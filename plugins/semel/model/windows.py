@@ -272,7 +272,8 @@ class Windows:
         `starts`: of slices, in microseconds, ascending, each once.
         """
         edges = starts
-        for step, times in ((self.slices.befores, self.count - 1), (self.slices.afters, self.count)):
+        steps = (self.slices.befores, self.count - 1), (self.slices.afters, self.count)
+        for step, times in steps:
             reached = starts
             for _ in range(times):
                 reached = np.setdiff1d(step(reached), edges, assume_unique=True)

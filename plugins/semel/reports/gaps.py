@@ -31,9 +31,9 @@ class State(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """Positions [start, end) of a file, or the like. `passed_by`: no plan looks there. `silent`: its batch gives no sign of life; run
+    """Positions [start, end) of a file, or the like. `silent`: its batch gives no sign of life; run
     it again. `interval`: its batch's, and what that `replays`. `day`: with `select: interval`, the
-    day (UTC) of unclaimed records.
+    day (UTC) of unclaimed records. `passed_by`: no plan looks there.
     """
 
     name: str

@@ -54,7 +54,8 @@ def set_aside(job: StageJob, reports: list[SplitReport], counts: Counts) -> SetA
     if counts.quarantined > job.spec.limits.quarantine_ratio_max * counts.records_read:
         share = f"{counts.quarantined:,} of {counts.records_read:,} records"
         raise too_many(job, f"{share} would be quarantined", found.samples)
-    read, bad = (sum(getattr(r, f"{key}_bytes") for r in reports) for key in ("parsed", "quarantined"))
+    read = sum(report.parsed_bytes for report in reports)
+    bad = sum(report.quarantined_bytes for report in reports)
     if job.spec.source.csv.multiline and bad > job.spec.limits.quarantine_ratio_max * read:
         share = f"{wording.size(bad)} of {wording.size(read)}"
         raise too_many(job, f"{share} would be quarantined", found.samples)

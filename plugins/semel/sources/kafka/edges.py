@@ -139,7 +139,8 @@ def find_edges(
             for place, at in begin.items()
             if min(until[place], at) >= 0
         }
-        stops = {place: e.found.offset for place, e in log.edges(later, window[1]).items() if e.found}
+        edges = log.edges(later, window[1])
+        stops = {place: edge.found.offset for place, edge in edges.items() if edge.found}
     none = dict.fromkeys(ends, -1)
     begin = none | begin
     for f in found:
