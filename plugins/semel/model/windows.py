@@ -79,17 +79,8 @@ class Slices:
         """
         if not pa.types.is_date(column.type):
             return column.cast(UTC_TIME)
-        midnights = column.cast(pa.timestamp("us")).cast(pa.int64())
-        if midnights.null_count == len(midnights):
-            return midnights.cast(UTC_TIME)
-        shown = midnights.fill_null(pc.min(midnights)).to_numpy()
-        periods = self._periods(shown.min(), shown.max())
-        ends = np.append(periods.begin[1:], _NEVER) + periods.ahead
-        at = np.searchsorted(np.maximum.accumulate(ends), shown, "right")
-        # A midnight that is skipped is when the clock was put forward.
-        moments = np.maximum(periods.begin[at], shown - periods.ahead[at])
-        missing = midnights.is_null().to_numpy(zero_copy_only=False)
-        return pa.array(moments, UTC_TIME, mask=missing)
+        chunks = [self._midnights(chunk.cast(pa.timestamp("us"))) for chunk in column.chunks]
+        return pa.chunked_array(chunks, UTC_TIME)
 
     def starts(self, times: pa.Array) -> pa.Array:
         """The start of each time's slice. Both are timestamps in microseconds, UTC."""
@@ -134,7 +125,8 @@ class Slices:
         slices have one name; names are in the order of time, except in hours that are shown twice.
         A date is in the slice of that day.
         """
-        starts = self.starts(self.moments(times)).cast(pa.int64()).dictionary_encode()
+        moments = self.moments(pa.chunked_array([times])).chunk(0)
+        starts = self.starts(moments).cast(pa.int64()).dictionary_encode()
         each = starts.dictionary.to_numpy()
         ahead = self._ahead(each)
         unit = next(unit for unit, length in _UNITS.items() if self.seconds % length == 0)
@@ -157,6 +149,19 @@ class Slices:
         """Times of a clock, each down to the last multiple."""
         since = _MONDAY * _SECOND if self.seconds == _WEEK else 0
         return shown - (shown - since) % self._length
+
+    def _midnights(self, dates: pa.Array) -> pa.Array:
+        """When this clock first comes to some times of it, or jumps over them."""
+        times = dates.cast(pa.int64())
+        if times.null_count == len(times):
+            return times.cast(UTC_TIME)
+        shown = times.fill_null(pc.min(times)).to_numpy()
+        periods = self._periods(shown.min(), shown.max())
+        ends = np.append(periods.begin[1:], _NEVER) + periods.ahead
+        at = np.searchsorted(np.maximum.accumulate(ends), shown, "right")
+        moments = np.maximum(periods.begin[at], shown - periods.ahead[at])
+        missing = times.is_null().to_numpy(zero_copy_only=False)
+        return pa.array(moments, pa.int64(), mask=missing).cast(UTC_TIME)
 
     def _ahead(self, times: np.ndarray) -> np.ndarray:
         """The clock's distance from UTC at these moments."""
