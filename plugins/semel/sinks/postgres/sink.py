@@ -100,12 +100,11 @@ class PostgresSink(Remote):
         there = "there" if facts.exists else "not there yet, and finalize makes it"
         mode = f"mode {self._target.mode}"
         if rows := self.unmerged():
-            view = self._target.view.as_string()
+            name, parts = self._target.view.as_string(), self._target.shown
             raise TerminalError(
-                f"the view {view} passes over {rows:,} partial rows of {self._target.shown}, because "
-                f"{self._target.windows.as_string()} lacks their windows. Drop the view: the next "
-                "batch makes it again, with all windows",
-                next=f"psql -c 'DROP VIEW {view}'",
+                f"the view {name} passes over {rows:,} partial rows of {parts}, because "
+                f"{self._target.windows.as_string()} lacks their windows. Let finalize make the "
+                f"view again, with all windows: DROP VIEW {name}"
             )
         return "; ".join((f"table {self.address}: {there}, {mode}", *facts.notes))
 
