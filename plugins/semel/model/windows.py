@@ -97,8 +97,7 @@ class Slices:
 
     def afters(self, starts: np.ndarray) -> np.ndarray:
         """The start of the slice after each one, in microseconds."""
-        periods = self._periods(starts.min(), starts.max())
-        at = np.searchsorted(periods.begin, starts, "right") - 1
+        periods, at = self._within(starts)
         multiple = self._floor(starts + periods.ahead[at])
         afters = np.maximum(multiple, periods.passed[at]) + self._length - periods.ahead[at]
         ends, nexts = np.append(periods.begin[1:], _NEVER), np.append(periods.next[1:], _NEVER)
@@ -167,16 +166,20 @@ class Slices:
         """The clock's distance from UTC at these moments."""
         if not len(times):
             return times
-        periods = self._periods(times.min(), times.max())
-        return periods.ahead[np.searchsorted(periods.begin, times, "right") - 1]
+        periods, at = self._within(times)
+        return periods.ahead[at]
 
     def _starts(self, times: np.ndarray) -> np.ndarray:
-        periods = self._periods(times.min(), times.max())
-        at = np.searchsorted(periods.begin, times, "right") - 1
+        periods, at = self._within(times)
         multiple = self._floor(times + periods.ahead[at])
         starts = multiple - periods.ahead[at]
         own = (starts >= periods.begin[at]) & (multiple > periods.passed[at])
         return np.where(own, starts, periods.carried[at])
+
+    def _within(self, times: np.ndarray) -> tuple[_Periods, np.ndarray]:
+        """The periods around some moments, and the place of each moment's period."""
+        periods = self._periods(times.min(), times.max())
+        return periods, np.searchsorted(periods.begin, times, "right") - 1
 
     def _periods(self, first: int, last: int) -> _Periods:
         """The periods from before a moment to after another."""
