@@ -491,6 +491,7 @@ OF_SECONDS: dict[str, Removal] = {
         "plan.partitions:without_private", "one.name not in over", new="True"
     ),
     "old times of old writers are dead letters": gives("formats.parquet:since", {}),
+    "an INT96 that Arrow wraps is a dead letter": gives("formats.parquet:_far", ()),
     "a type that readers take for nothing is refused": gives("formats.parquet:_hides", False),
     "a refused copy is remembered": sql("partitions.refused", "WHERE ", "WHERE false AND "),
     "what cannot be looked for keeps its path and its content":

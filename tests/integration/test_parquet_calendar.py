@@ -1,6 +1,8 @@
 """Old times in Parquet, whose writers numbered them by another calendar; and INT96."""
 
+import json
 import shutil
+import struct
 import zipfile
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -88,6 +90,50 @@ def test_times_that_a_footer_puts_in_doubt(place: Parquet, ledger: Ledger) -> No
     )
     assert found.reasons.keys() == {"type_mismatch"}
     assert b'"d":"1582-10-14"' in dict((at, raw) for _, at, _, raw in found.letters)[1]
+
+
+EPOCH = 2_440_588
+"""The Julian day of 1970-01-01."""
+
+FAR = {
+    1: (EPOCH + 106_751_992, 5_000_000, "294247-01-11T00:00:00.005000Z"),
+    4: (EPOCH + 213_503_982 + 20_000, 2_000, "586578-10-22T00:00:00.000000Z"),
+    5: (2**31 - 1, 1_000, "5874898-06-03T00:00:00.000000Z"),
+    8: (1, 0, "-4713-11-25T00:00:00.000000Z"),
+}  # fmt: skip
+"""Rows with a time that no column holds: its Julian day, nanoseconds, and how a letter has it. In
+microseconds Arrow gives the first three as times of the years -290308, 2024 and 29358."""
+
+
+# Attacks P28.
+@pytest.mark.parametrize("nested", [False, True])
+def test_int96_of_far_years(place: Parquet, ledger: Ledger, nested: bool) -> None:
+    """Each is a dead letter with its true time; its neighbours keep their microseconds."""
+    path, per_day = place.folder / "a.parquet", 86_400_000_000
+    marks = [day * per_day + day % 1_000_000 for day in range(1_000_000, 1_000_010)]
+    at = pa.array([*marks, None], pa.timestamp("us"))
+    held = pa.array([None if t is None else [t, t] for t in at.to_pylist()], pa.list_(at.type))
+    pq.write_table(
+        pa.table({"n": range(11), "at": held if nested else at}), path,
+        use_deprecated_int96_timestamps=True, use_dictionary=False, compression="none",
+        row_group_size=4,
+    )  # fmt: skip
+    data = path.read_bytes()
+    for row in range(10):
+        day, nanos, _ = FAR.get(row, (EPOCH + 20_000, row * 1_000, ""))
+        old = struct.pack("<qi", row * 1_000, EPOCH + 1_000_000 + row)
+        assert data.count(old) == 1 + nested
+        data = data.replace(old, struct.pack("<qi", nanos, day))
+    path.write_bytes(data)
+    spec = of(place, {"n": "bigint", "at": "array<timestamp>" if nested else "timestamp"})
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    known = [datetime(2024, 10, 4, microsecond=n, tzinfo=UTC) for n in range(10) if n not in FAR]
+    expected = [*([t, t] if nested else t for t in known), None]
+    assert [row["at"] for row in found.rows] == expected
+    assert found.reasons == {"type_mismatch": len(FAR)}
+    letters = {row: json.loads(raw)["at"] for _, row, _, raw in found.letters}
+    assert letters == {row: [text] * 2 if nested else text for row, (*_, text) in FAR.items()}
 
 
 # Attacks P23.

@@ -39,20 +39,27 @@ _SINCE = {"D": -141_427, "us": -25_567 * 86_400_000_000}
 """1582-10-15 in days, and 1900-01-01 in microseconds, since 1970. Some writers number days before
 the first by the Julian calendar, and moments before the second by that or by other clocks."""
 
+_YEARS = -62_135_596_800_000, 253_402_300_800_000
+"""The years 1 to 9999 in milliseconds since 1970, the end apart."""
+
 
 class _Damaged(Exception):
     """Rows that cannot be decoded."""
 
 
 @contextmanager
-def opened(file: BinaryIO, **more: Any) -> Iterator[pq.ParquetFile]:
-    """A Parquet file. OSError, pa.ArrowException: its footer cannot be read."""
+def opened(file: BinaryIO, *, int96: str = "us", **more: Any) -> Iterator[pq.ParquetFile]:
+    """A Parquet file, its INT96 in a unit. OSError, pa.ArrowException: its footer cannot be read.
+
+    In microseconds Arrow gives another time for an INT96 beyond 292,000 years from 1970;
+    milliseconds hold each.
+    """
     with pq.ParquetFile(
         file,
         **more,
         pre_buffer=False,
         buffer_size=_BUFFER_BYTES,
-        coerce_int96_timestamp_unit="us",
+        coerce_int96_timestamp_unit=int96,
         page_checksum_verification=True,
     ) as found:
         yield found
@@ -208,7 +215,7 @@ def misfits(
             )
         elif _hides(file, name):
             found.append(f"column {name!r} has values of a type that readers take for nothing")
-        elif name in exact and _is_int96(file, name):
+        elif name in exact and name in int96_columns(file):
             found.append(
                 f"column {name!r} is part of record_id and INT96, whose last digits cannot be "
                 "kept: let its writer write TIMESTAMP"
@@ -216,9 +223,10 @@ def misfits(
     return found
 
 
-def _is_int96(file: pq.ParquetFile, name: str) -> bool:
-    columns = (file.schema.column(at) for at in range(len(file.schema)))
-    return any(c.path == name and c.physical_type == _INT96 for c in columns)
+def int96_columns(file: pq.ParquetFile) -> set[str]:
+    """The columns that are INT96, or have parts that are."""
+    leaves = (file.schema.column(at) for at in range(len(file.schema)))
+    return {c.path.partition(".")[0] for c in leaves if c.physical_type == _INT96}
 
 
 def _logical(file: pq.ParquetFile, name: str) -> str:
@@ -258,7 +266,6 @@ def since(file: pq.ParquetFile) -> dict[str, int]:
     that is not there has no such limit. The rule is Spark's; before 2.4.6 it wrote no version.
     """
     known = file.metadata.metadata or {}
-    int96 = any(file.schema.column(at).physical_type == _INT96 for at in range(len(file.schema)))
     version = known.get(_SPARK + b"version")
     if version is None:
         dates = times = _SPARK + b"sql.parquet.row.metadata" in known
@@ -266,7 +273,7 @@ def since(file: pq.ParquetFile) -> dict[str, int]:
         times |= known.get(b"writer.zone.conversion.legacy") == b"true"
     else:
         dates = times = version < b"3.0" or _SPARK + b"legacyDateTime" in known
-        if int96:
+        if int96_columns(file):
             times = version < b"3.1" or _SPARK + b"legacyINT96" in known
     return {unit: _SINCE[unit] for unit, old in (("D", dates), ("us", times)) if old}
 
@@ -327,6 +334,9 @@ class _Reader:
         self._first, self._fixed, self._since = first, fixed, since(file)
         self._schema, self._exact, self._selection = schema, exact, selection
         self._undeclared = [n for n in file.schema_arrow.names if n not in schema.names]
+        int96 = int96_columns(file)
+        self._int96 = [field for field in schema if field.name in int96 - fixed.keys()]
+        self._far_rows, self._far = np.empty(0, np.int64), pa.table({})
 
     # Keeps S29.
     def group(self, group: int, first: int, low: int, high: int) -> Iterator[Block]:
@@ -334,6 +344,7 @@ class _Reader:
         decoded, each row is rejected.
         """
         at, held = low, []
+        self._look_far(group, first)
         try:
             for rows in self._steps(group, first, low, high):
                 held.append(rows)
@@ -350,6 +361,34 @@ class _Reader:
             return
         if held:
             yield self._block(held, at)
+
+    # Keeps P28.
+    def _look_far(self, group: int, first: int) -> None:
+        """Keeps the INT96 columns, in milliseconds, of the rows with a value that is of no year
+        that a column holds.
+        """
+        names = [field.name for field in self._int96]
+        far, held, at = [self._far_rows[:0]], [pa.table({name: [] for name in names})], first
+        if names:
+            with opened(self._source, int96="ms", metadata=self._file.metadata) as file:
+                try:
+                    for rows in steps(file, group, names):
+                        columns = [decoded(rows.column(f.name), f.type) for f in self._int96]
+                        made = pa.table(columns, names)
+                        if places := sorted({place for place, _ in self._far_faults(made)}):
+                            far.append(np.array(places) + at)
+                            held.append(made.take(places))
+                        at += rows.num_rows
+                except (OSError, pa.ArrowException) as error:
+                    if is_passing(error):
+                        raise
+                    # Whoever reads these rows finds it.
+        self._far_rows = np.concatenate(far)
+        self._far = pa.concat_tables(held[1:] or held)
+
+    def _far_faults(self, rows: pa.Table) -> Iterator[tuple[int, Fault]]:
+        for name in rows.column_names:
+            yield from _leaf_faults(rows.column(name).combine_chunks(), name, _far)
 
     def _steps(self, group: int, first: int, low: int, high: int) -> Iterator[pa.RecordBatch]:
         """Some rows at once. _Damaged: the next ones cannot be decoded."""
@@ -401,7 +440,12 @@ class _Reader:
             wanted = self._selected(offsets)
             left_out, offsets = offsets[~wanted], offsets[wanted]
             rows = rows.filter(pa.array(wanted))
+        far = np.isin(self._far_rows, offsets)
+        places, coarse = np.searchsorted(offsets, self._far_rows[far]), self._far.filter(far)
+        lines = Rows(rows, offsets, (places, _with(rows.take(places), coarse)))
         columns, faults = [], self._too_long(rows)
+        for place, fault in self._far_faults(coarse):
+            faults.setdefault(int(places[place]), fault)
         for field, column in zip(self._schema, rows.columns, strict=True):
             made = taken(column, field.type)
             columns.append(made)
@@ -421,7 +465,7 @@ class _Reader:
         return Block(
             table=table,
             faults=faults,
-            lines=Rows(rows, offsets),
+            lines=lines,
             bytes_read=size,
             ignored=Ignored(keys=dict.fromkeys(self._undeclared, table.num_rows)),
             left_out=left_out,
@@ -474,6 +518,13 @@ class _Reader:
             bytes_read=self._bytes(start, end),
             left_out=offsets[~wanted],
         )
+
+
+def _with(rows: pa.RecordBatch, columns: pa.Table) -> pa.RecordBatch:
+    """Rows with some columns replaced."""
+    made = dict(zip(rows.schema.names, rows.columns, strict=True))
+    made |= {name: columns.column(name).combine_chunks() for name in columns.column_names}
+    return pa.record_batch(made)
 
 
 def _sizes(array: pa.Array) -> np.ndarray:
@@ -540,7 +591,7 @@ def _leaf_faults(
     if pa.types.is_struct(kind):
         for inner, field in zip(array.flatten(), kind, strict=True):
             yield from _leaf_faults(inner, f"{name}.{field.name}", leaf)
-    elif pa.types.is_list(kind) or pa.types.is_map(kind):
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
         array = _as_list(array) if pa.types.is_map(kind) else array
         bounds = array.offsets.to_numpy()
         first, behind = int(bounds[0]), int(bounds[-1])
@@ -549,6 +600,16 @@ def _leaf_faults(
             yield int(np.searchsorted(bounds, first + place, side="right")) - 1, fault
     else:
         yield from leaf(array, name)
+
+
+def _far(array: pa.Array, name: str) -> Iterator[tuple[int, Fault]]:
+    """The places of times, in milliseconds, that are of no year that a column holds."""
+    if not pa.types.is_timestamp(array.type):
+        return
+    numbers = pc.fill_null(array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    for place in np.flatnonzero((numbers < _YEARS[0]) | (numbers >= _YEARS[1])).tolist():
+        found = f"{np.datetime64(int(numbers[place]), 'ms')}Z"
+        yield place, (Reason.type_mismatch, words.misfit(name, words.YEARS.format("time"), found))
 
 
 def _bad_text(array: pa.StringArray, name: str) -> Iterator[tuple[int, Fault]]:

@@ -24,8 +24,14 @@ _NOT_A_TIME = -(2**63)
 class Rows:
     """The records of a block, in place of `Lines`. Without columns they cannot be read."""
 
-    def __init__(self, columns: pa.RecordBatch | None, offsets: np.ndarray) -> None:
-        self._columns = columns
+    def __init__(
+        self,
+        columns: pa.RecordBatch | None,
+        offsets: np.ndarray,
+        instead: tuple[np.ndarray, pa.RecordBatch] | None = None,
+    ) -> None:
+        """`instead`: places of rows, and these rows as they are shown."""
+        self._columns, self._instead = columns, instead
         self.offsets = offsets
         self.lengths = np.zeros(len(offsets), np.int64)  # A row has no bytes of its own.
 
@@ -36,9 +42,13 @@ class Rows:
         """Some rows as JSON; b"" where they cannot be read."""
         if self._columns is None:
             return [b""] * len(places)
-        some = self._columns.take(pa.array(places, pa.int64()))
-        names, values = some.schema.names, [plain(column) for column in some.columns]
-        return [_text(names, row) for row in zip(*values, strict=True)]
+        texts = _texts(self._columns.take(pa.array(places, pa.int64())))
+        if self._instead:
+            others, rows = self._instead
+            wanted = np.isin(others, places)
+            shown = dict(zip(others[wanted], _texts(rows.filter(pa.array(wanted))), strict=True))
+            texts = [shown.get(place, text) for place, text in zip(places, texts, strict=True)]
+        return texts
 
     def raw(self, index: int) -> bytes:
         """One row."""
@@ -47,6 +57,11 @@ class Rows:
     def beginning(self, index: int, size: int) -> bytes:
         """The first bytes of a row."""
         return self.raw(index)[:size]
+
+
+def _texts(rows: pa.RecordBatch) -> list[bytes]:
+    names, values = rows.schema.names, [plain(column) for column in rows.columns]
+    return [_text(names, row) for row in zip(*values, strict=True)]
 
 
 def _text(names: Iterable[str], values: Iterable[Any]) -> bytes:

@@ -63,15 +63,19 @@ _MILLISECONDS_MAX = (2**63 - 1) // 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class RowLines(Lines):
-    """Rows of one claim. `rows`: their columns as they were read; None: they cannot be read."""
+    """Rows of one claim. `rows`: their columns as they were read; None: they cannot be read. `far`:
+    by row, the columns that microseconds do not hold, in milliseconds.
+    """
 
     rows: pa.Table | None = field(repr=False)
+    far: Mapping[int, dict[str, Any]] = field(repr=False, default_factory=dict)
     size: int
 
     def raw(self, index: int) -> bytes:
         if self.rows is None:
             return b""
         row = {name: _plain(self.rows.column(name)[index]) for name in self.rows.column_names}
+        row |= self.far.get(index, {})
         return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
     @property
@@ -216,6 +220,7 @@ class _Reading:
             groups = range(file.metadata.num_row_groups)
             sizes = [file.metadata.row_group(group).num_rows for group in groups]
             self._bounds = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+            self._find_far()
             at, held, size = self._low, [], 0
             for group in groups:
                 for rows in self._decoded(group):
@@ -231,6 +236,35 @@ class _Reading:
                         yield self._unread(at, rows)
                         at += rows
             yield from self._given(held, at)
+
+    def _find_far(self) -> None:
+        """Reads the times that are INT96 in milliseconds, and keeps the claimed rows with one of no
+        year from 1 to 9999: in microseconds pyarrow and DuckDB may wrap it to another time.
+        """
+        leaves = map(self._file.schema.column, range(len(self._file.schema)))
+        tops = {leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"}
+        self._int96 = [name for name in self._kinds if name in tops - self._fixed.keys()]
+        rows, held = [np.empty(0, np.int64)], []
+        first, behind = np.searchsorted(self._bounds, [self._low, self._high], side="right")
+        for group in range(int(first) - 1, min(int(behind), len(self._bounds) - 1)):
+            if not self._int96:
+                break
+            with suppress(pa.ArrowException, OSError), pq.ParquetFile(
+                self._path, metadata=self._file.metadata, page_checksum_verification=True,
+                pre_buffer=False, buffer_size=_HASHED_BYTES, coerce_int96_timestamp_unit="ms",
+            ) as file:  # fmt: skip
+                at = int(self._bounds[group])
+                for some in file.iter_batches(
+                    self._step_rows(group), [group], self._int96, use_threads=False
+                ):
+                    columns = [_declared(some.column(n), self._kinds[n]) for n in self._int96]
+                    every = np.arange(some.num_rows)
+                    bad = [_bad_rows(array, every, _FIRST) for array in columns]
+                    if len(places := np.unique(np.concatenate(bad))):
+                        rows.append(places + at)
+                        held.append(pa.table(columns, self._int96).take(places))
+                    at += some.num_rows
+        self._far_rows, self._far = np.concatenate(rows), pa.concat_tables(held) if held else None
 
     def _given(self, held: list[pa.Table], at: int) -> Generator[Lines, None, int]:
         """Rows from `at` on. Returns the row behind them."""
@@ -347,6 +381,13 @@ class _Reading:
             sizes = sum(map(_text_bytes, columns.values()))
             long = np.flatnonzero(sizes > limits.RECORD_BYTES_MAX).tolist()
             bad |= dict.fromkeys(long, "it is too long")
+        low, high = np.searchsorted(self._far_rows, [at, at + count]).tolist()
+        far = {}
+        for k in range(low, high):
+            far[row := int(self._far_rows[k]) - at] = {
+                name: _plain(self._far.column(name)[k]) for name in self._int96
+            }
+            bad[row] = "a time is of no year from 1 to 9999"
         for name, array in columns.items():
             over = _bad_rows(array, np.arange(count), self._starts)
             bad |= dict.fromkeys(over.tolist(), f"{name} is no value of its column")
@@ -369,7 +410,7 @@ class _Reading:
             text = query("audit", "cast_rows").text.format_map({"values": ", ".join(casts)})
             made = self._parts.cast(text, pa.table(values))
             beside = made.column("beside").combine_chunks().cast(self._beside)
-        return self._made(at, count, bad=bad, beside=beside, rows=pa.table(columns))
+        return self._made(at, count, bad=bad, beside=beside, rows=pa.table(columns), far=far)
 
     def _unread(self, low: int, count: int) -> Lines:
         bad = dict.fromkeys(range(count), "its row group cannot be read")
