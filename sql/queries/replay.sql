@@ -2,17 +2,22 @@
 
 -- name: roots
 -- The batches to replay in a range of numbers or in an interval, each with its newest output.
--- `judged_by`: the batch that judged the records of that, of which the counts are, once it has won.
+-- `judged_by`: the batch that judged the records of that. `made_by` made the newest output that is
+-- finalized, of which the counts are: a replay that is open has made none yet.
 SELECT b.batch_id, b.request_key, COALESCE(b.interval_start, o.interval_start) AS interval_start,
        COALESCE(b.interval_end, o.interval_end) AS interval_end, b.admits, b.admission,
        n.batch_id AS newest, n.generation, n.status AS newest_status, n.request_key AS newest_key,
+       COALESCE(f.batch_id, n.batch_id) AS made_by, COALESCE(f.generation, n.generation) AS made,
        COALESCE(n.judged_by, n.batch_id) AS judged_by, {a.<count>}
 FROM semel.batch AS b
 CROSS JOIN LATERAL (SELECT * FROM semel.batch AS n
                     WHERE COALESCE(n.replays, n.batch_id) = b.batch_id AND n.status <> 'abandoned'
                     ORDER BY n.generation DESC LIMIT 1) AS n
+LEFT JOIN LATERAL (SELECT * FROM semel.batch AS f
+                   WHERE COALESCE(f.replays, f.batch_id) = b.batch_id AND f.status = 'finalized'
+                   ORDER BY f.generation DESC LIMIT 1) AS f ON true
 LEFT JOIN semel.attempt AS a
-    ON a.batch_id = COALESCE(n.judged_by, n.batch_id) AND a.status = 'won'
+    ON a.batch_id = COALESCE(f.judged_by, f.batch_id, n.judged_by, n.batch_id) AND a.status = 'won'
 LEFT JOIN semel.batch AS o ON o.batch_id = b.admits
 WHERE b.pipeline_id = :pipeline_id AND b.replays IS NULL AND b.status <> 'abandoned'
   AND b.batch_id BETWEEN COALESCE(:first, b.batch_id) AND COALESCE(:last, b.batch_id)

@@ -1,17 +1,21 @@
 """semel's pages in Airflow: a replay is shown first, and then made by a run of the DAG."""
 
 import html
+import json
 import re
 from datetime import UTC, datetime
 
 import pytest
 
 from fixtures.airflow.pages import Pages
-from fixtures.batches.account import run
-from fixtures.batches.replays import BAD, BY_DAY, DAY, ONE, admitted, allow, replayed, three_days
+from fixtures.batches.account import run, sql
+from fixtures.batches.replays import (
+    BAD, BY_DAY, DAY, ONE, admitted, allow, replayed, three_days, waiting,
+)  # fmt: skip
 from fixtures.batches.workbench import Workbench, events
 from semel.cli import main
 from semel.ledger import Ledger
+from semel.plan.abandon import abandon
 from semel.runs import replay
 
 DAYS = "/semel/dags/events"
@@ -80,6 +84,33 @@ def test_why_one_cannot_be(pages: Pages, bench: Workbench, ledger: Ledger) -> No
     one = asked(pages, "from=2026-01-01&to=2026-01-02")
     assert 'name="token"' in one
     assert "There is no batch" in pages.get(f"{WHERE}?from=2026-12-01&to=2026-12-02").text
+
+
+def test_a_replay_that_is_open(
+    pages: Pages, bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture
+) -> None:
+    """The page and `--dry-run` show the output that readers see, whatever became of a replay: while
+    it is at work, once its worker has died, committed, and abandoned.
+    """
+    spec = three_days(bench, ledger)
+    replayed(ledger, spec, 1, "a")
+
+    def shown(generation: str) -> list[str]:
+        page = text_of(asked(pages, "from=2026-01-01&to=2026-01-02"))
+        assert "backup" not in page and f" {generation} 10 " in page, page
+        main(["replay", "events", "--batches", "1", "--dry-run", "--json"])
+        [batch] = json.loads(capsys.readouterr().out)["batches"]
+        assert (batch["generation"], batch["counts"]["survivors"]) == (int(generation), 10)
+        return page
+
+    number = replay.plan(ledger, spec, "b", 1)[0].batch_id
+    assert "is at work on batch 1" in shown("2")
+    sql(ledger, "UPDATE semel.batch SET seen_at = now() - interval '1 day'")
+    assert " now yes " in shown("2")
+    abandon(ledger, number, "it is not wanted")
+    assert shown("2")
+    waiting(ledger, spec, 1, "c")
+    assert shown("2")
 
 
 @pytest.mark.parametrize("what", ["batches", "code", "spec"])

@@ -54,7 +54,7 @@ SILENT_SECONDS = 2 * limits.HEARTBEAT_SECONDS
 class Root:
     """A batch that can be replayed, or `why` it cannot.
 
-    `generation`: that of its newest output, from 1; `newest`: the batch that made that output.
+    `generation`: that of its newest finalized output, from 1; `newest`: the batch that made it.
     `done`: the request has nothing left to do for it. `counts`: the outcomes of its records.
     """
 
@@ -122,8 +122,8 @@ def look(
         batch_id=root,
         request_key=found["request_key"],
         interval=between if between[0] else None,
-        generation=found["generation"],
-        newest=found["newest"],
+        generation=found["made"],
+        newest=found["made_by"],
         counts=Counts.from_row(found),
         done=done,
         why=why,
