@@ -8,18 +8,14 @@ import time
 
 import pytest
 
-EACH_SECONDS = 15
+from costs import cost
 
-WEIGHTS = {
-    "tests/unit": 0.03, "tests/model": 0.15, "tests/tidy": 0.2, "tests/integration": 0.6,
-    "tests/chaos": 1.0, "tests/controls": 4.5, "tests/acceptance": 10.0,
-}  # fmt: skip
-"""What a test costs in CPU seconds, on the average of its folder, with its servers."""
+EACH_SECONDS = 15
 
 CORES = 2
 
 SHARE_MIN = 0.1
-"""From here on the time left is told from what is done; before, from WEIGHTS."""
+"""From here on the time left is told from what is done; before, from costs.txt."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,7 +44,7 @@ class Progress:
 
     def _all(self, ids: list[str]) -> None:
         if ids and not self.total:
-            self.total, self.all = len(ids), sum(map(weight, ids))
+            self.total, self.all = len(ids), sum(map(cost, ids))
             self.began, self.expected = time.monotonic(), self.all / CORES
             told = f"{self.total:,} tests, about {_span(self.expected)} on {CORES} cores"
             print(told, flush=True)
@@ -64,7 +60,7 @@ class Progress:
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         self.at_work.remove(nodeid)
         self.ended += 1
-        self.done += weight(nodeid)
+        self.done += cost(nodeid)
         now = time.monotonic()
         if self.live or now - self.said > EACH_SECONDS:
             self.said = now
@@ -94,11 +90,6 @@ class Progress:
         if self.live:
             text = f"\r\x1b[K{text[:150]}"
         print(text, end=end, flush=True)
-
-
-def weight(nodeid: str) -> float:
-    """What a test costs, by its folder."""
-    return WEIGHTS["/".join(nodeid.split("/")[:2])]
 
 
 def _span(seconds: float) -> str:

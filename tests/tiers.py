@@ -1,7 +1,8 @@
 """Which tests a command runs: all that there are, or a sample that a seed draws.
 
-- `--tier quick` is `make test`: each test, of the matrices in SAMPLED a sample, and nothing that is
-  marked `rest` or `proof`.
+- `--tier quick` is `make test`: of the tests without the marker `rest` or `proof`, of the matrices in
+  SAMPLED a sample, what fits into BUDGET: first one attack on each rule and each case that a guard's
+  row in the documents names, then all others in an order that the seed draws.
 - `--tier rest` is `make rest`, and CI runs both: what quick left out with the same SEMEL_SEED, of
   one file in three, and of a matrix in SAMPLED of some cases, that the seed draws; and with more
   examples and steps the tests that draw some.
@@ -9,8 +10,8 @@
 - Without a tier, as by `pytest` and `make test T=...`: each case but those marked `proof`; and what
   is given by its name, whatever it is marked with.
 
-A sample is one case of a function, drawn by SEMEL_SEED, and each case that a guard's row in the
-documents names, so that the absence of a guard is found whatever the seed. `@pytest.mark.sample(n)`
+A sample is one case of a function, drawn by SEMEL_SEED, and each case that a guard names, so that
+its absence is found whatever the seed. `@pytest.mark.sample(n)`
 asks for another number, `@pytest.mark.pairs` for as many as show each pair of two parameters'
 values. Steps that are random, and made for a time, have the marker `soak` and run in no tier.
 """
@@ -28,6 +29,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+from costs import cost
+
 ROOT = Path(__file__).resolve().parent.parent
 
 SEED = int(os.environ.setdefault("SEMEL_SEED", str(secrets.randbelow(10**9))))
@@ -37,6 +40,9 @@ TIERS = ("quick", "rest", "proof")
 VARIABLE = "PYTEST_SEMEL_TIER"
 SAMPLED = ("tests/integration/", "tests/chaos/", "tests/controls/")
 """Where a case costs a database, a server or a process. Of the others each runs."""
+
+BUDGET = float(os.environ.get("SEMEL_BUDGET", "700"))
+"""CPU seconds of the tests that quick takes; servers and the collection take 250 more."""
 
 EXAMPLES = {"quick": 0.2, "rest": 0.5, "proof": 5}
 """How many examples Hypothesis draws, to those that a test asks for."""
@@ -49,6 +55,7 @@ REST_CASES, REST_SHARE = 2, 1 / 12
 more."""
 REST_FILES = 1 / 3
 """The share of the files that rest takes something of."""
+_RULE = re.compile(r"\b[A-Z]{1,3}\d+\b")
 _GUARDED = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
 _OF_RULES = (
     "protocol", "postgres", "kafka", "queues", "objects", "delta", "bigquery", "aggregates",
@@ -116,18 +123,58 @@ def in_quick(items: Sequence[pytest.Item], seed: int) -> set[str]:
     functions: dict[str, list[pytest.Item]] = defaultdict(list)
     guarded = guards_cases()
     for item in items:
-        name = item.nodeid.partition("[")[0]
+        name = function_of(item.nodeid)
         left = item.get_closest_marker("rest") or item.get_closest_marker("proof")
         if not left or guarded & {item.nodeid, name}:
             functions[name].append(item)
-    found = set()
+    drawn, first = {}, set()
     for name, cases in functions.items():
-        drawn = cases
+        some = cases
         if name.startswith(SAMPLED) or cases[0].get_closest_marker("sample"):
-            drawn = sample(cases, random.Random(f"{seed} {name}"))
-            drawn += [item for item in cases if item.nodeid in guarded]
-        found |= {item.nodeid for item in drawn}
+            some = sample(cases, random.Random(f"{seed} {name}"))
+            some += [item for item in cases if item.nodeid in guarded]
+        drawn[name] = {item.nodeid for item in some}
+        first |= drawn[name] if name in guarded else drawn[name] & guarded
+    for names in attacks(drawn).values():
+        if not any(drawn[name] & first for name in names):
+            first |= drawn[min(names, key=lambda name: len(drawn[name]) * cost(name))]
+    left = sorted(set().union(*drawn.values()) - first)
+    return first | fitting(left, BUDGET - sum(map(cost, first)), random.Random(seed))
+
+
+def fitting(names: list[str], budget: float, draw: random.Random) -> set[str]:
+    """The tests of a drawn order that fit into so many CPU seconds, each that still does."""
+    found = set()
+    for name in draw.sample(names, len(names)):
+        if (seconds := cost(name)) <= budget:
+            found.add(name)
+            budget -= seconds
     return found
+
+
+def attacks(functions: Iterable[str]) -> dict[str, list[str]]:
+    """By rule, those of some functions of tests that attack it, as the comments above them say."""
+    found: dict[str, list[str]] = defaultdict(list)
+    by_file: dict[str, set[str]] = defaultdict(set)
+    for name in functions:
+        by_file[name.partition("::")[0]].add(name)
+    for file, names in sorted(by_file.items()):
+        rules: set[str] = set()
+        for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
+            if line.startswith("# "):
+                rules |= {*_RULE.findall(line)}
+            elif line.startswith("def ") and (name := f"{file}::{line[4:].split('(')[0]}") in names:
+                for rule in rules:
+                    found[rule].append(name)
+                rules = set()
+            elif line[:1] not in ("", "@", " ", ")", "#"):
+                rules = set()
+    return found
+
+
+def function_of(nodeid: str) -> str:
+    """A test without its case."""
+    return nodeid.partition("[")[0]
 
 
 def in_rest(items: Sequence[pytest.Item], quick: set[str], seed: int) -> set[str]:
@@ -135,10 +182,11 @@ def in_rest(items: Sequence[pytest.Item], quick: set[str], seed: int) -> set[str
     functions: dict[str, list[str]] = defaultdict(list)
     for item in items:
         if item.nodeid not in quick and not item.get_closest_marker("proof"):
-            functions[item.nodeid.partition("[")[0]].append(item.nodeid)
+            functions[function_of(item.nodeid)].append(item.nodeid)
     files = sorted({name.partition("::")[0] for name in functions})
     drawn = random.Random(f"{seed} rest").sample(files, math.ceil(len(files) * REST_FILES))
-    found = set()
+    guarded = guards_cases()
+    found = {n for name, left in functions.items() for n in left if guarded & {n, name}}
     for name, left in functions.items():
         if name.partition("::")[0] not in drawn:
             continue

@@ -17,12 +17,13 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+import costs
 import leftovers
 import old_postgres
 import tiers
 from no_skips import VARIABLE
 
-FOLDER = "tests/chaos/test_some.py"
+FOLDER = "tests/chaos/test_kill.py"
 
 
 @dataclass(eq=False)
@@ -79,10 +80,10 @@ def test_a_function_that_draws_runs_again() -> None:
 
 
 def test_the_seed_decides() -> None:
-    """The same seed draws the same cases, and in a hundred seeds each case is drawn."""
+    """The same seed draws the same cases, and in two hundred seeds each case is drawn."""
     items = cases("test_many", 20)
     assert tiers.in_quick(items, 7) == tiers.in_quick(items, 7)
-    drawn = [tiers.in_quick(items, seed) for seed in range(100)]
+    drawn = [tiers.in_quick(items, seed) for seed in range(200)]
     assert {len(one) for one in drawn} == {1}
     assert set().union(*drawn) == {item.nodeid for item in items}
 
@@ -92,6 +93,52 @@ def test_a_case_that_a_guard_names_is_always_taken(monkeypatch: pytest.MonkeyPat
     items = cases("test_many", 20)
     monkeypatch.setattr(tiers, "guards_cases", lambda: {items[13].nodeid})
     assert all(items[13].nodeid in tiers.in_quick(items, seed) for seed in range(20))
+
+
+def test_quick_takes_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each guard's case and an attack on each rule come first, the cheapest one; the seed draws
+    others up to the budget; rest has each guard's case that quick left out.
+    """
+    items = [case for n in range(60) for case in cases(f"test_{n}", 1)]
+    items += cases("test_guard", 1, rest=())
+    names = [item.nodeid for item in items]
+    seconds = {name: 20.0 + at for at, name in enumerate(names)}
+    monkeypatch.setattr(tiers, "cost", lambda name: seconds.get(name) or seconds[f"{name}[0]"])
+    monkeypatch.setattr(tiers, "guards_cases", lambda: {names[9], names[-1]})
+    ours = {"Q1": [f"{FOLDER}::test_4", f"{FOLDER}::test_3"], "P9": [f"{FOLDER}::test_9"]}
+    monkeypatch.setattr(tiers, "attacks", lambda functions: ours)
+    taken = [tiers.in_quick(items, seed) for seed in range(50)]
+    first = {names[3], names[9], names[-1]}
+    assert all(first <= one for one in taken) and names[4] not in set.intersection(*taken)
+    assert set.union(*taken) == {*names}
+    for one in taken:
+        spent = sum(seconds[name] for name in one)
+        assert spent <= tiers.BUDGET < spent + min(seconds[n] for n in {*names} - one)
+    assert tiers.in_rest(items, {names[9]}, 1) >= {names[-1]}
+
+
+def test_rules_are_attacked_by_who_stands_below() -> None:
+    """The rules of a comment above a function's decorators are its own, and of no other."""
+    names = [f"{FOLDER}::test_killed_and_killed_again", f"{FOLDER}::test_killed_anywhere"]
+    text = (TESTS.parent / FOLDER).read_text(encoding="utf-8")
+    above = text[: text.index("def test_killed_and_killed_again(")].rpartition("# Attacks ")[2]
+    rules = {*re.findall(r"[A-Z]+\d+", above.partition("\n")[0])}
+    found = tiers.attacks(names[:1])
+    assert rules and {*found} >= rules and {*map(tuple, found.values())} == {(names[0],)}
+
+
+def test_costs_are_refreshed() -> None:
+    """A function has its median case; what is cheap is in its folder's mean; what no file has any
+    more goes, and what was not measured stays.
+    """
+    there = {"tests/unit/test_a.py": "def test_one(x):\ndef test_two():\ndef test_old():\n"}
+    before = {f"tests/unit/test_a.py::test_{name}": 7.0 for name in ("one", "old", "gone")}
+    one = "tests/unit/test_a.py::test_one"
+    measured = {f"{one}[{n}]": seconds for n, seconds in enumerate((9.0, 1.0, 2.0))}
+    measured["tests/unit/test_a.py::test_two"] = 0.25
+    assert costs.refreshed(before, measured, there) == {
+        "tests/unit": 0.25, "tests/unit/test_a.py::test_old": 7.0, one: 2.0
+    }  # fmt: skip
 
 
 def test_the_documents_name_guards_cases() -> None:
