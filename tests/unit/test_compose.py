@@ -1,4 +1,4 @@
-"""docker-compose.yaml, read and never run: there is no Docker engine where the tests run."""
+"""docker-compose.yaml as it is read; test_compose_commands.py runs what is in it."""
 
 import re
 import tomllib
@@ -78,7 +78,7 @@ def test_the_projects_pipelines_have_what_they_need():
     sinks = [yaml.safe_load(path.read_text())["sink"] for path in (ROOT / "dags").rglob("*.yaml")]
     named = {sink["connection"] for sink in sinks if sink["type"] == "postgres"}
     assert named == {postgres.WAREHOUSE}
-    assert "-e '.[postgres,kafka]'" in SERVICES["migrate"]["build"]["dockerfile_inline"]
+    assert "-e '.[postgres,kafka,objects,delta]'" in SERVICES["migrate"]["build"]["dockerfile_inline"]
 
 
 def test_postgres_has_every_database_of_the_stack():
