@@ -86,8 +86,9 @@ WHERE a.batch_id = :batch_id AND a.status = 'won'
 ORDER BY m.ordinal;
 
 -- name: holders
--- The newest batches that have claimed something of what has these names.
+-- The newest batches that have claimed something of what has these names; and how many have.
 SELECT b.batch_id, b.request_key, b.status, count(DISTINCT c.source_partition_id) AS names,
+       count(*) OVER () AS batches,
        (SELECT a.survivors FROM semel.attempt AS a
         WHERE a.batch_id = b.batch_id AND a.status = 'won') AS survivors
 FROM semel.source_partition AS p

@@ -1,6 +1,7 @@
 """What a plan says when it takes nothing: which it is, with the interval, the batch, its run."""
 
 import shlex
+import shutil
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -127,10 +128,34 @@ def test_a_last_line_without_its_end(bench: Workbench, ledger: Ledger) -> None:
 
 
 def test_an_empty_source(bench: Workbench, ledger: Ledger) -> None:
-    """No file at all."""
-    assert told(plan(ledger, bench.spec(), "r1"))[0] == (
-        "nothing to do: no file has come for events"
+    """No file at all, or none that the pattern matches: those most like it are named."""
+    spec = bench.spec()
+    first = "nothing to do: no file has come for events"
+    assert told(plan(ledger, spec, "r1"))[:1] == [first]
+    (bench.data / "in" / "_notes.txt").touch()
+    assert lines_of(summary.plan(plan(ledger, spec, "r1"))) == [
+        first, "no file matches 'in/*.jsonl'", "next: nothing"
+    ]  # fmt: skip
+    for number in range(5):
+        (bench.data / "in" / f"2026-01-0{number}.json").touch()
+    (bench.data / "in" / "readme.txt").touch()
+    lines = "\n".join(told(plan(ledger, spec, "r1")))
+    assert "'2026-01-04.json'" in lines and lines.count(".json'") == 3 and ", and 3 more" in lines
+    shutil.rmtree(bench.data / "in")
+    assert f"there is no folder {str(bench.data / 'in')!r}" in " ".join(
+        told(plan(ledger, spec, "r1"))
     )
+
+
+def test_holders_beyond_those_shown(bench: Workbench, ledger: Ledger) -> None:
+    """The newest five batches are named, and the others counted."""
+    spec = bench.spec()
+    for number in range(7):
+        bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
+        run(ledger, spec, f"r{number}")
+    lines = told(plan(ledger, spec, "again"))
+    assert sum(line.startswith("batch ") for line in lines) == 5
+    assert "2 more; `semel batches events` lists them" in lines
 
 
 def test_the_same_run_again(bench: Workbench, ledger: Ledger) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 
-from semel.ledger import Ledger
+from semel.ledger import Ledger, Row
 from semel.model.batch import HOLDERS_SHOWN, BatchStatus, Pipeline
 from semel.plan.survey import Request, Survey
 from semel.sources import Found, in_window
@@ -30,7 +30,8 @@ class Idle:
     """What the source shows, in a run's interval and beside it.
 
     `shown`: how much the source shows in the interval. `holders`: the newest batches with records
-    of that, newest first. `waiting`: names whose last record is incomplete. `elsewhere`: by day
+    of that, newest first, and `more` others. `unmatched`: where the source shows nothing of any
+    time, why that may be. `waiting`: names whose last record is incomplete. `elsewhere`: by day
     (UTC), how much of other intervals is new or has changed since a plan saw it. `schedule`: the
     pipeline's.
     """
@@ -38,6 +39,8 @@ class Idle:
     interval: tuple[datetime, datetime] | None
     shown: int
     holders: tuple[Holder, ...]
+    more: int
+    unmatched: str
     waiting: tuple[str, ...]
     elsewhere: dict[date, int]
     schedule: str | None = None
@@ -60,10 +63,22 @@ def why(ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey) ->
     return Idle(
         interval=request.interval,
         shown=len(own),
-        holders=tuple(Holder(**{**r, "status": BatchStatus(r["status"])}) for r in holders),
+        holders=tuple(map(_holder, holders)),
+        more=max((r["batches"] for r in holders), default=0) - len(holders),
+        unmatched="" if survey.shown.found else request.spec.source.unmatched(),
         waiting=tuple(name for name in waiting if name in asked),
         elsewhere=_elsewhere(request, survey),
         schedule=request.spec.schedule,
+    )
+
+
+def _holder(row: Row) -> Holder:
+    return Holder(
+        batch_id=row["batch_id"],
+        request_key=row["request_key"],
+        status=BatchStatus(row["status"]),
+        names=row["names"],
+        survivors=row["survivors"],
     )
 
 

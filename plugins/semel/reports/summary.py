@@ -95,7 +95,8 @@ def _idle(answer: "Plan") -> list[str]:
     refused = f"; some {part}s are refused (see below)" if answer.refusals else ""
     name = answer.pipeline.name
     if not idle.shown:
-        return [f"nothing to do: no {part}{of} has come for {name}{refused}"]
+        lines = [f"nothing to do: no {part}{of} has come for {name}{refused}"]
+        return [*lines, idle.unmatched] if idle.unmatched else lines
     parts = _count(idle.shown, part)
     if idle.holders:
         read = f"all records that {parts}{of} hold{'s' * (idle.shown == 1)} have a batch"
@@ -110,6 +111,8 @@ def _idle(answer: "Plan") -> list[str]:
         else:
             new = f"{holder.survivors:,} new"
             lines.append(f"{whose} has {parts}, {holder.status}, {new}")
+    if idle.more:
+        lines.append(f"{idle.more:,} more; `semel batches {name}` lists them")
     if idle.waiting:
         shown = named(idle.waiting)
         lines.append(f"waiting for {answer.source.awaited}: {shown}")

@@ -173,6 +173,10 @@ class Records(Model):
         """What it takes records out of, so that no other pipeline gets them: a name a way."""
         return set()
 
+    def unmatched(self) -> str:
+        """Why it may show nothing at all, in words; empty: it cannot tell."""
+        return ""
+
     @abstractmethod
     def reads(self, place: Place) -> bool:
         """Whether what a sink of any kind writes to a place is read by it, as far as names tell."""

@@ -4,6 +4,8 @@ import os
 import re
 from collections.abc import Iterator
 from datetime import datetime
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import ClassVar, Literal
 
@@ -14,6 +16,9 @@ from semel.declare.parts import GLOB, Duration, Model, Text, path_problem, zone_
 from semel.declare.place import Place
 from semel.formats.table import SOURCES, source_format
 from semel.sources.formatted import Formatted
+
+
+_NAMES_LOOKED_AT, _NAMES_SHOWN = 1_000, 3
 
 
 class Move(Model):
@@ -74,6 +79,19 @@ class FilesSource(Formatted):
         if not GLOB.search(self.path) and os.path.isdir(self.folder() / self.below()):
             return f"{self.path!r} is a folder; add a pattern such as /*.jsonl"
         return None
+
+    def unmatched(self) -> str:
+        """That no file matches its path, and which names in its folder are like it."""
+        folder = self.folder()
+        if not folder.is_dir():
+            return f"there is no folder {str(folder)!r}"
+        found = (path for path in folder.rglob("*") if path.is_file())
+        names = [str(path.relative_to(folder)) for path in islice(found, _NAMES_LOOKED_AT)]
+        names = [name for name in names if not any(p[0] in "._" for p in name.split("/"))]
+        close = get_close_matches(self.below(), names, n=_NAMES_SHOWN, cutoff=0)
+        there = f"; {str(folder)!r} has {', '.join(map(repr, close))}" if close else ""
+        more = f", and {len(names) - len(close):,} more" if len(names) > len(close) else ""
+        return f"no file matches {self.path!r}{there}{more}"
 
     def reads(self, place: Place) -> bool:
         """Whether a sink's folder is the one, or one of the two lies in the other."""
