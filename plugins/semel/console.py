@@ -91,13 +91,13 @@ def _width(cell: Any) -> int:
 
 def fail(error: BaseException, message: str, next: str, *, as_json: bool) -> None:
     """Print why a command failed, and what to do next: as one JSON object on standard output, or
-    on standard error, where `next: ...` is the last line.
+    on standard error, where `next: ...` is the last line, if there is a step.
     """
     if as_json:
         print(to_json({"error": type(error).__name__, "message": message, "next": next}))
     else:
         # Not through rich: a path in the message may hold what looks like its markup.
-        print(f"semel: {message}\nnext: {next}", file=sys.stderr)
+        print(f"semel: {message}" + f"\nnext: {next}" * bool(next), file=sys.stderr)
 
 
 def to_json(payload: Mapping[str, Any]) -> str:

@@ -14,6 +14,10 @@ ANEW = "anew"
 """For `next`: the run again from its plan on, which plans its batch anew."""
 
 
+NO_STEP = "no step"
+"""For `next`: no command helps, only what the message says."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Doing:
     """What failed, as far as that is known: it fills in what an error says to do next.
@@ -31,7 +35,7 @@ class SemelError(Exception):
     """Base of every error that semel raises on purpose.
 
     `next`: the command that goes on from here, ready to be typed, or a step in Airflow's UI, or
-    AGAIN or ANEW. Left out, it is the first of the class's `rule` of which all fields are known.
+    AGAIN, ANEW or NO_STEP. Left out, it is the first of the class's `rule` of which all fields are known.
     """
 
     rule: ClassVar[tuple[str, ...]] = ("{again}",)
@@ -41,7 +45,9 @@ class SemelError(Exception):
         self.next = next
 
     def next_step(self, doing: Doing) -> str:
-        """What to do next, on one line."""
+        """What to do next, on one line; empty: nothing can be typed."""
+        if self.next == NO_STEP:
+            return ""
         if self.next in (AGAIN, ANEW):
             return doing.again if self.next == AGAIN else doing.anew
         if self.next:

@@ -12,7 +12,7 @@ import typer
 from semel import errors
 from semel.airflow.told import WIDTH, lines_of
 from semel.cli import COMMANDS, app, main
-from semel.errors import AGAIN, ANEW, Doing, SemelError
+from semel.errors import AGAIN, ANEW, NO_STEP, Doing, SemelError
 from semel.sources import quoted
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,9 +89,10 @@ def test_each_class_has_a_rule(kind: str, pipeline: str, batch: int | None) -> N
 
 
 def test_what_an_error_says_goes_before_its_class() -> None:
-    """Its own words, the same again, or the whole run anew."""
+    """Its own words, the same again, the whole run anew, or nothing."""
     doing = Doing(again="semel run a", anew="clear the whole run", pipeline="a", batch_id=1)
     steps = {"semel up": "semel up", AGAIN: doing.again, ANEW: doing.anew, "": "semel gaps a"}
+    steps[NO_STEP] = ""
     for said, step in steps.items():
         assert errors.SourceError("why", next=said).next_step(doing) == step
 

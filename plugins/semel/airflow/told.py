@@ -101,7 +101,8 @@ def failed(log: Logger, error: SemelError, doing: Doing) -> BaseException:
     """Log an error, a line at a time and what to do next as the last, and return what ends the
     task.
     """
-    text = f"{error}\nnext: {error.next_step(doing)}"
+    step = error.next_step(doing)
+    text = f"{error}" + f"\nnext: {step}" * bool(step)
     for line in lines_of(text):
         log.error(line)
     if HAS_POLICIES:

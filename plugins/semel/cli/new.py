@@ -11,7 +11,7 @@ import typer
 
 from semel import console
 from semel.declare import wording
-from semel.errors import TerminalError
+from semel.errors import NO_STEP, SemelError, TerminalError
 
 if TYPE_CHECKING:
     from semel.infer.draft import Draft, Finding, Trial
@@ -49,11 +49,15 @@ def new(
             next=f"semel new {quoted(name)} {files} --yes",
         )
     target = target_of(name)
-    read = sample.read(samples)
-    made, tried = drafts.widened(drafts.draft(name, read), read)
-    if not yes:
-        made, tried = asked(made, tried, read)
-    found = drafts.find(made, read)
+    try:
+        read = sample.read(samples)
+        made, tried = drafts.widened(drafts.draft(name, read), read)
+        if not yes:
+            made, tried = asked(made, tried, read)
+        found = drafts.find(made, read)
+    except SemelError as error:
+        error.next = error.next or NO_STEP  # The same samples would fail again.
+        raise
     write(target, yaml_of(made, tried, read))
     payload = {
         "pipeline": name,

@@ -119,10 +119,10 @@ def draft(name: str, samples: Samples) -> Draft:
 
     TerminalError: they lie where no source may.
     """
-    path = _source_path(name, samples)
     filled = samples.filled
     dialects = [dialect_of(one) for one in filled]
-    _check_alike(filled, dialects)
+    _check_alike(name, filled, dialects)
+    path = _source_path(name, samples)
     # If one file has fields that hold line ends, or escapes, others may.
     dialect = max(dialects, key=lambda one: one.csv.multiline)
     escape = next((one.csv.escape for one in dialects if one.csv.escape), None)
@@ -239,21 +239,33 @@ def _without_id(table: pa.Table, record_id: tuple[str, ...]) -> int:
     return pc.sum(missing).as_py() or 0 if record_id and table.num_rows else 0
 
 
-def _check_alike(files: list[Sampled], dialects: list[Dialect]) -> None:
-    """SourceError when the samples are no files of one source."""
+def _check_alike(name: str, files: list[Sampled], dialects: list[Dialect]) -> None:
+    """SourceError when the samples are no files of one source; its next step names the first of
+    them, and all that are like it.
+    """
     first = dialects[0]
     for one, dialect in zip(files[1:], dialects[1:], strict=True):
         if dialect.format != first.format or sorted(dialect.columns) != sorted(first.columns):
-            raise SourceError(
-                f"{told(one.path)} is {_told(dialect)}, {told(files[0].path)} is "
-                f"{_told(first)}; a pipeline reads files of one kind, so make one for each"
+            why = (
+                f"is {_told(dialect)}, {told(files[0].path)} is {_told(first)}; a pipeline reads "
+                "files of one kind, so make one for each"
             )
-        if (dialect.csv.delimiter, dialect.csv.quote) != (first.csv.delimiter, first.csv.quote):
-            raise SourceError(
-                f"{told(one.path)} is written with the delimiter {dialect.csv.delimiter!r} "
-                f"and the quote {dialect.csv.quote!r}, {told(files[0].path)} with "
-                f"{first.csv.delimiter!r} and {first.csv.quote!r}; make a pipeline for each"
+        elif (dialect.csv.delimiter, dialect.csv.quote) != (first.csv.delimiter, first.csv.quote):
+            why = (
+                f"is written with the delimiter {dialect.csv.delimiter!r} and the quote "
+                f"{dialect.csv.quote!r}, {told(files[0].path)} with {first.csv.delimiter!r} and "
+                f"{first.csv.quote!r}; make a pipeline for each"
             )
+        else:
+            continue
+        alike = (
+            quoted(str(file.path)) for file, other in zip(files, dialects, strict=True)
+            if (other.format, sorted(other.columns)) == (first.format, sorted(first.columns))
+            and (other.csv.delimiter, other.csv.quote) == (first.csv.delimiter, first.csv.quote)
+        )
+        raise SourceError(
+            f"{told(one.path)} {why}", next=f"semel new {quoted(name)} {' '.join(alike)}"
+        )
 
 
 def _told(dialect: Dialect) -> str:
