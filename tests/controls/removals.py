@@ -397,6 +397,8 @@ OF_SECONDS: dict[str, Removal] = {
     "what nobody read is not forgotten": sql(
         "catalog.forget", TOLD, f"int8multirange(int8range(0, upper({TOLD})))",
     ),
+    "places of pipelines are compared": gives("pipeline:_shared", iter(())),
+    "circles of pipelines are looked for": gives("pipeline:_circle", ()),
     # A set of buckets is its hull.
     "sets of buckets are exact": other("model.buckets:BUCKET_RANGES_MAX", lambda _: 1),
     # It is taken for a duplicate.

@@ -22,7 +22,7 @@ from semel.declare.parts import (
     Select,
     Unknown,
 )
-from semel.declare.place import Place
+from semel.declare.place import Location
 from semel.declare.wording import size
 from semel.declare.yaml import Problem, Problems
 from semel.model.batch import Log
@@ -173,8 +173,12 @@ class Records(Model):
         """What it takes records out of, so that no other pipeline gets them: a name a way."""
         return set()
 
+    def place(self) -> Location | None:
+        """The folder or prefix that it reads. None: it reads neither. TerminalError: as `folder`."""
+        return Location.of(self.folder())
+
     @abstractmethod
-    def reads(self, place: Place) -> bool:
+    def reads(self, place: Location) -> bool:
         """Whether what a sink of any kind writes to a place is read by it, as far as names tell."""
 
     @property

@@ -11,7 +11,7 @@ from pydantic import field_validator
 
 from semel import settings
 from semel.declare.parts import GLOB, Duration, Model, Text, path_problem, zone_problem
-from semel.declare.place import Place
+from semel.declare.place import Location
 from semel.formats.table import SOURCES, source_format
 from semel.sources.formatted import Formatted
 
@@ -75,12 +75,9 @@ class FilesSource(Formatted):
             return f"{self.path!r} is a folder; add a pattern such as /*.jsonl"
         return None
 
-    def reads(self, place: Place) -> bool:
+    def reads(self, place: Location) -> bool:
         """Whether a sink's folder is the one, or one of the two lies in the other."""
-        if place[0] != "folder":
-            return False
-        own, other = self.folder(), Path(str(place[-1]))
-        return own.is_relative_to(other) or other.is_relative_to(own)
+        return place.folder is not None and place.overlaps(self.place())
 
     @field_validator("path")
     @classmethod
