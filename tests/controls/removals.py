@@ -323,7 +323,11 @@ OF_SECONDS: dict[str, Removal] = {
     "the audit looks for other keys of a batch": code(
         "sinks.objects.sink:ObjectsSink.rows", "self._named() if strays else ()", new="()"
     ),
-    "each attempt tries the store": gives("sinks.objects.notes:prove"),
+    "each attempt tries the store": gives("sinks.objects.sink:prove"),
+    "a stale replacement is tried": code(
+        "clients.objects.probe:prove", "if replaces", new="if False", user="sinks.objects.sink"
+    ),
+    "each attempt tries the store of a table": gives("sinks.delta.table:prove"),
     "an older copy leaves a newer one":
         code("sinks.objects.notes:copy", "int(of) > generation", new="False and <old>"),
     "the copy of a marker is put": gives("sinks.objects.notes:copy"),
