@@ -401,6 +401,7 @@ OF_SECONDS: dict[str, Removal] = {
     "what nobody read is not forgotten": sql(
         "catalog.forget", TOLD, f"int8multirange(int8range(0, upper({TOLD})))",
     ),
+    "a configuration that Airflow keeps back is missed": gives("airflow.replays:refuse_ignored"),
     "places of pipelines are compared": gives("pipeline:_shared", iter(())),
     "circles of pipelines are looked for": gives("pipeline:_circle", ()),
     # A set of buckets is its hull.

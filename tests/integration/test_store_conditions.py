@@ -26,6 +26,7 @@ KINDS = {"objects": Prefix, "delta": Delta}
         ("objects", "If-Match", "does not refuse to replace an object that has changed"),
         ("delta", "If-None-Match", "does not refuse a second put of one key"),
     ],
+    ids=["objects", "copies", "delta"],
 )
 def test_a_store_that_passes_over_a_condition_gets_nothing(
     bench: Workbench, ledger: Ledger, deaf: tuple[S3, HttpWire], kind: str, header: str, why: str

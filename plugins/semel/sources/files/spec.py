@@ -53,6 +53,11 @@ class FilesSource(Formatted):
     it."""
 
     @property
+    def resumes(self) -> bool:
+        """Where it can grow: a file of Parquet is whole."""
+        return not source_format(self.format).sealed
+
+    @property
     def puts_away(self) -> bool:
         """Whether collect moves files that are finalized."""
         return self.after_finalize != "keep"

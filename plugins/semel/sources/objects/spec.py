@@ -32,6 +32,7 @@ class ObjectsSource(Formatted):
     expires: ClassVar[str] = "somebody, or a rule of the store, has deleted what was read"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
     aside: ClassVar[tuple[str, ...]] = (*Formatted.aside, "connection", "ordered")
+    begins_anywhere: ClassVar[bool] = False
     pattern_of_time: ClassVar[str] = 'a pattern of the keys ("dt=%Y-%m-%d/")'
 
     type: Literal["objects"]

@@ -29,6 +29,7 @@ class PipelineSource(Records):
         "a replay of the pipeline that was read has replaced some of its output"
     )
     limits: ClassVar[str] = "limits.records_per_batch_max"
+    begins_anywhere: ClassVar[bool] = False
     format: ClassVar[str] = "parquet"
 
     type: Literal["pipeline"]
