@@ -324,6 +324,11 @@ OF_SECONDS: dict[str, Removal] = {
         "sinks.objects.sink:ObjectsSink.rows", "self._named() if strays else ()", new="()"
     ),
     "each attempt tries the store": gives("sinks.objects.sink:prove"),
+    "a batch that met a slash is planned without it": code(
+        "sources.objects.source:Objects.evidence", "offer.known is not None"
+    ),
+    "a folder in which something is refused is listed":
+        gives("sources.objects.source:outermost", ("dt=2026-01-02",)),
     "a stale replacement is tried": code(
         "clients.objects.probe:prove", "if replaces", new="if False", user="sinks.objects.sink"
     ),
