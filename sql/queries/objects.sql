@@ -39,3 +39,7 @@ WHERE NOT EXISTS (
     JOIN semel.batch AS b USING (batch_id)
     WHERE b.pipeline_id = :pipeline_id AND c.source_partition_id = i.id
       AND b.status IN ('planned', 'committed'));
+
+-- name: refused
+-- What the last plan refused: the next one looks at it again, whatever else it lists.
+SELECT r.name FROM semel.refusal AS r WHERE r.pipeline_id = :pipeline_id;

@@ -323,7 +323,16 @@ OF_SECONDS: dict[str, Removal] = {
     "the audit looks for other keys of a batch": code(
         "sinks.objects.sink:ObjectsSink.rows", "self._named() if strays else ()", new="()"
     ),
-    "each attempt tries the store": gives("sinks.objects.notes:prove"),
+    "each attempt tries the store": gives("sinks.objects.sink:prove"),
+    "a batch that met a slash is planned without it": code(
+        "sources.objects.source:Objects.evidence", "offer.known is not None"
+    ),
+    "a folder in which something is refused is listed":
+        gives("sources.objects.source:outermost", ("dt=2026-01-02",)),
+    "a stale replacement is tried": code(
+        "clients.objects.probe:prove", "if replaces", new="if False", user="sinks.objects.sink"
+    ),
+    "each attempt tries the store of a table": gives("sinks.delta.table:prove"),
     "an older copy leaves a newer one":
         code("sinks.objects.notes:copy", "int(of) > generation", new="False and <old>"),
     "the copy of a marker is put": gives("sinks.objects.notes:copy"),
@@ -397,6 +406,9 @@ OF_SECONDS: dict[str, Removal] = {
     "what nobody read is not forgotten": sql(
         "catalog.forget", TOLD, f"int8multirange(int8range(0, upper({TOLD})))",
     ),
+    "a configuration that Airflow keeps back is missed": gives("airflow.replays:refuse_ignored"),
+    "places of pipelines are compared": gives("pipeline:_shared", iter(())),
+    "circles of pipelines are looked for": gives("pipeline:_circle", ()),
     # A set of buckets is its hull.
     "sets of buckets are exact": other("model.buckets:BUCKET_RANGES_MAX", lambda _: 1),
     # It is taken for a duplicate.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fixtures.airflow.tasks import Tasks
-from fixtures.batches.account import run
+from fixtures.batches.account import run, sql
 from fixtures.batches.replays import BY_DAY, DAY, ONE, three_days
 from fixtures.batches.workbench import Workbench, events
 from fixtures.spark.local import LocalEngine
@@ -88,6 +88,41 @@ class Run:
         for name in () if self.skipped else ("Stage", "Commit", "Finalize"):
             answer = self.task(name)
         return answer
+
+
+# Attacks A9.
+def test_a_configuration_that_airflow_keeps_back_is_refused(
+    bench: Workbench, ledger: Ledger, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With [core] dag_run_conf_overrides_params = False Airflow merges nothing into the params: a run
+    that asks for a replay, or an interval, takes nothing new, and the next one without does."""
+    from airflow.sdk.definitions.param import process_params
+
+    from semel.airflow.factory import pipeline_dag
+
+    bench.write("in/a.jsonl", events(0, 10))
+    spec = bench.spec()
+    dag = pipeline_dag(spec, None)
+    monkeypatch.setenv("AIRFLOW__CORE__DAG_RUN_CONF_OVERRIDES_PARAMS", "False")
+    day = {"interval_start": "2013-01-01T00:00:00Z", "interval_end": "2013-01-02T00:00:00Z"}
+    for at, conf in enumerate(({"replay": True, "batches": "1"}, day, {"note": "mine"}, None)):
+        params = process_params(dag, dag.get_task("plan"), conf, suppress_exception=False)
+        one = Run(tasks, f"manual__{at}", **params)
+        one.run.conf = conf
+        if at > 1:
+            one.task("Plan")
+            continue
+        for name in ("Plan", "Stage", "Commit", "Finalize"):
+            with pytest.raises(SystemExit, match="dag_run_conf_overrides_params is False"):
+                one.task(name)
+        assert sql(ledger, "SELECT * FROM semel.batch") == []
+    monkeypatch.setenv("AIRFLOW__CORE__DAG_RUN_CONF_OVERRIDES_PARAMS", "True")
+    conf = {"replay": True, "batches": "1"}
+    params = process_params(dag, dag.get_task("plan"), conf, suppress_exception=False)
+    one = Run(tasks, "manual__9", **params)
+    one.run.conf = conf
+    with pytest.raises(SystemExit, match="batch 1"):  # It is not finalized.
+        one.task("Plan")
 
 
 def _events(task: Any, told: Any) -> list[Any]:

@@ -369,7 +369,7 @@ UNREADABLE = {
     ),
     "objects": (
         "up", {"type": "objects", "url": "s3://bucket/up", "format": "parquet"},
-        "'up' writes to the url s3://bucket/up, not to a folder; only the output of a folder of files",
+        "'up' writes to the prefix s3://bucket/up, not to a folder; only the output of a folder of files",
     ),
     "broken": ("up", {"format": "xml"}, "the sink that .*up.yaml declares is wrong"),
 }  # fmt: skip

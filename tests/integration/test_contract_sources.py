@@ -32,6 +32,7 @@ from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
+from semel.repair.accept import choices, foresee
 from semel.repair.adopt import adopt
 from semel.repair.losses import accept_loss
 from semel.reports.gaps import State, gaps
@@ -251,6 +252,23 @@ def test_a_change_is_told_before_any_work(place: Place, ledger: Ledger) -> None:
     place.take_change(ledger, spec)
     run(ledger, spec, "r2")
     assert in_output(spec) == ids(900, 950)
+
+
+# Attacks A4.
+@pytest.mark.parametrize(
+    "place", ["parquet", "pipeline", "queue", "objects.jsonl"], indirect=True
+)
+def test_what_is_offered_for_a_change_can_be_accepted(place: Place, ledger: Ledger) -> None:
+    """Each choice that a page gives for what is refused is one that accept takes."""
+    place.append(0, 10)
+    spec = place.spec(source={"on_refused": "warn"})
+    run(ledger, spec, "r1")
+    place.change()
+    refused = plan(ledger, spec, "r2").refusals
+    assert refused
+    for one in refused:
+        for how in choices(spec.source, one.reason):
+            assert foresee(ledger, spec, one.name, same=how == "same")
 
 
 # Attacks P25, C15.

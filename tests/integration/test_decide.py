@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from itsdangerous import TimestampSigner, URLSafeTimedSerializer
 
@@ -22,7 +24,7 @@ from semel.ledger import Ledger
 from semel.model.batch import Batch
 from semel.pipeline.spec import Spec
 from semel.plan import plan
-from semel.repair.accept import accept_file, foresee
+from semel.repair.accept import accept_file, choices, foresee
 from semel.repair.losses import accept_loss, digest_of, foresee_loss
 
 ACCEPT = "/semel/dags/events/accept"
@@ -49,6 +51,25 @@ def token_of(answer: Answer) -> str:
 
 def ask(pages: Pages, path: Path, how: str = "new", who: str = "admin") -> Answer:
     return pages.get(f"{ACCEPT}?file={quote(str(path))}&how={how}", who)
+
+
+def test_a_copy_that_is_whole_is_not_offered_as_the_same(
+    pages: Pages, bench: Workbench, ledger: Ledger
+) -> None:
+    """Of Parquet by position: accept always refuses `same` there, and it takes a new generation."""
+    table = pa.table({"id": ["a", "b"]})
+    for name in ("a", "b"):
+        bench.write(f"in/{name}.parquet", [])
+        pq.write_table(table, bench.data / "in" / f"{name}.parquet")
+    source = {"path": "in/*.parquet", "format": "parquet", "schema": {"id": "string"}}
+    spec = bench.spec(source=source, record_id=None)
+    (one,) = plan(ledger, spec, "r1").refusals
+    assert one.reason == "copy"
+    text = pages.get("/semel/dags/events/refused").text
+    assert 'value="new" checked' in text and 'value="same"' not in text
+    assert choices(spec.source, "copy") == ("new",)
+    assert choices(bench.spec().source, "copy") == ("new", "same")
+    assert foresee(ledger, spec, one.name, same=False)
 
 
 def test_a_refused_file_is_accepted_in_two_steps(

@@ -8,7 +8,9 @@ import json
 import pickle
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +297,48 @@ def test_what_is_gone_of_a_listed_folder_is_told(place: Objects, ledger: Ledger)
     assert other.refusals == ()
     again = plan(ledger, spec, "r3", (first, first + DAY))
     assert [(r.name, r.reason) for r in again.refusals] == [("dt=2026-01-01/x.jsonl", "gone")]
+
+
+# Attacks OB16.
+@pytest.mark.parametrize("on_refused", ["fail", "warn"])
+def test_what_was_refused_is_looked_at_by_each_plan(
+    bench: Workbench, s3: S3, ledger: Ledger, on_refused: str
+) -> None:
+    """A run lists the folders of its interval, and those in which something is refused: the next
+    day's plan forgets nothing of that, and takes its own day. Once it is settled, nobody looks
+    there any more."""
+    place = Objects(bench, s3, "parquet")
+    source = {"select": "interval", "interval_from": "dt=%Y-%m-%d/", "on_refused": on_refused}
+    spec = place.spec(source=source)
+    days = [datetime(2026, 1, day, tzinfo=UTC) for day in range(1, 6)]
+    keys = [f"dt={day:%Y-%m-%d}/x.parquet" for day in days]
+    damaged = keys[0].replace("x", "y")
+    for number, key in enumerate(keys):
+        place.put(key, parquet_of(10 * number, 10 * number + 10))
+
+    def go(number: int, key: str) -> dict[str, str]:
+        """What is refused after a run of a day."""
+        with suppress(SourceError):
+            run(ledger, spec, key, (days[number], days[number] + DAY))
+        found = sql(ledger, "SELECT name, reason FROM semel.refusal")
+        return {one["name"]: one["reason"] for one in found}
+
+    assert go(0, "r1") == {}
+    place.put(keys[0], parquet_of(100, 105))
+    place.put(damaged, b"no footer")
+    both = {keys[0]: "replaced", damaged: "damaged"}
+    assert go(0, "r1") == both
+    assert go(1, "r2") == both
+    assert settled(spec, audited=False).ids == ids(0, 20)
+    accept_file(ledger, spec, keys[0], same=False)
+    assert go(2, "r3") == {damaged: "damaged"}
+    place.put(damaged, parquet_of(200, 205))
+    assert go(3, "r4") == {}
+    assert settled(spec, audited=False).ids == ids(0, 40)
+    listed = open_source(spec).narrowed((days[4], days[4] + DAY), partial(ledger.rows, pipeline_id=1))
+    assert listed.scope.folders == ("dt=2026-01-05",)
+    assert go(0, "r1 again") == {}
+    assert settled(spec, audited=False).ids == sorted([*ids(0, 40), *ids(100, 105), *ids(200, 205)])
 
 
 # Attacks OB4.

@@ -18,10 +18,13 @@ from xml.sax.saxutils import escape
 import pytest
 
 from fixtures.batches.account import advised, ids, lines, run, settled, sql
+from fixtures.batches.replays import falls_silent
 from fixtures.batches.workbench import Workbench
-from fixtures.objects.s3 import CONNECTION
+from fixtures.contract.sources import Objects
+from fixtures.objects.s3 import CONNECTION, S3
+from fixtures.objects.wire import HttpWire
 from semel.clients.objects import Store
-from semel.errors import SemelError
+from semel.errors import ChangedError, SemelError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.plan import plan
@@ -318,3 +321,42 @@ def test_random_histories_of_intervals(
         [(day, day + DAY) for day in days],
     )  # fmt: skip
     assert settled(specs[0]).ids == wanted, said
+
+
+# Attacks OB15.
+@pytest.mark.parametrize(
+    ("format", "again"),
+    [
+        ("jsonl", "the same run"),
+        ("jsonl", "another run"),
+        ("parquet", "the same run"),
+        pytest.param("csv", "the same run", marks=pytest.mark.rest),
+    ],
+)
+def test_a_key_that_ends_with_a_slash_is_refused_alone(
+    deaf: tuple[S3, HttpWire], bench: Workbench, ledger: Ledger, format: str, again: str
+) -> None:
+    """An object with bytes that a console calls a folder: the client lists it without the slash, and
+    reads nothing by that name. The run that finds out fails with what to do, the next one goes on
+    without it, and so does each one after it, until it is renamed."""
+    place = Objects(bench, deaf[0], format)
+    place.append(0, 10)
+    spec = place.spec()
+    _, _, prefix = spec.source.url.removeprefix("s3://").partition("/")
+    key = f"{prefix}/dir".lstrip("/")
+    data = place.made(10, 20)
+    deaf[0].put(place.bucket, f"{key}/", data)
+    if format == "jsonl":
+        with pytest.raises(ChangedError, match="'dir' cannot be read: its key ends with a slash"):
+            run(ledger, spec, "r1")
+        if again == "another run":
+            falls_silent(ledger)
+    for key_of in ("r1" if again == "the same run" else "r2", "r3", "r4"):
+        assert [(r.name, r.reason) for r in run(ledger, spec, key_of).plan.refusals] == [
+            ("dir", "slash")
+        ]
+    assert settled(spec, audited=False).ids == ids(0, 10)
+    deaf[0].delete(place.bucket, f"{key}/")
+    deaf[0].put(place.bucket, f"{key}x", data)
+    run(ledger, spec, "r5")
+    assert settled(spec, audited=False).ids == ids(0, 20)

@@ -472,7 +472,7 @@ def test_a_table_has_one_name(bench: Workbench) -> None:
         assert sink.address == "bigquery://proj/sales.events"
         assert spec.sink.dataset(sink.address) == ("bigquery", "proj.sales.events")
         assert "`proj.sales.events` of BigQuery in `EU`" in spec.sink.describe()
-        assert spec.sink.meets(bench.spec(sink=DECLARED).sink)
+        assert spec.sink.whereabouts() == bench.spec(sink=DECLARED).sink.whereabouts()
 
 
 def run(bench: Workbench, ledger: Ledger, key: str, **sink: object) -> None:

@@ -522,17 +522,6 @@ def test_a_declaration_that_is_wrong_is_told(
     assert "geheim" not in str(told.value)
 
 
-def test_prefixes_do_not_overlap(bench: Workbench) -> None:
-    """One below another, or the same, however it is written; not one that only begins the same."""
-    def of(url: str) -> Spec:
-        return bench.spec(sink={"type": "objects", "url": url, "format": "parquet"})
-
-    first = of("s3://bucket/lake").sink
-    for url in ("s3://bucket/lake/", "s3://bucket/lake/x", "s3://bucket"):
-        assert "overlaps" in first.meets(of(url).sink)
-    assert first.meets(of("s3://bucket/lakes").sink) is None
-
-
 def test_a_batch_without_rows_has_a_marker_alone(prefix: Prefix, ledger: Ledger) -> None:
     """Readers get no row, and the audit is content."""
     prefix.bench.write("in/a.jsonl", [b"{bad"])

@@ -61,7 +61,7 @@ def test_a_wrong_declaration_is_named(load, sink: dict, said: str) -> None:
 def test_a_topic_is_not_read_where_it_is_written(load, topics: dict) -> None:
     """Such a pipeline would read its own output for ever."""
     source = {"type": "kafka", "connection": "events", "value": "json", **topics}
-    with pytest.raises(SpecError, match="sink.topic: the source reads flights too"):
+    with pytest.raises(SpecError, match="sink.topic: the source reads the topic flights too"):
         load({}, source)
     load({"topic": "other"}, source)
 

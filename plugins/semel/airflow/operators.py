@@ -73,6 +73,7 @@ class VerbOperator(BaseOperator):
 
         began = time.monotonic()
         try:
+            replays.refuse_ignored(context)
             surroundings.find_folders()
             if self.folder:
                 os.environ[settings.PIPELINES_VARIABLE] = self.folder  # Also for spark-submit.

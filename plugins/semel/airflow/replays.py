@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param
 
-from semel.airflow.intervals import interval
+from semel.airflow.intervals import INTERVAL_END, INTERVAL_START, interval
 from semel.declare.parts import Select
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import StateError, TerminalError
@@ -53,6 +53,21 @@ def form(spec: Spec) -> dict[str, Param]:
             section="Replay",
         ),
     }
+
+
+# Keeps A9.
+def refuse_ignored(context: Mapping[str, Any]) -> None:
+    """TerminalError: Airflow keeps something of a run's configuration from its tasks."""
+    given = getattr(context["dag_run"], "conf", None) or {}
+    known = (REPLAY, BATCHES, SHOWN, INTERVAL_START, INTERVAL_END)
+    params = context["params"]
+    if ignored := [key for key in known if key in given and given[key] != params.get(key)]:
+        raise TerminalError(
+            f"the run's configuration has {' and '.join(ignored)}, and Airflow keeps that from its "
+            "tasks: [core] dag_run_conf_overrides_params is False. Nothing was done. Set it to "
+            "True where the tasks run",
+            next="trigger the DAG again, once Airflow has that setting",
+        )
 
 
 def asked(context: Mapping[str, Any]) -> bool:

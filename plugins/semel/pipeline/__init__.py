@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Union
 
@@ -16,6 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from semel import settings
 from semel.declare import yaml as spec_yaml
+from semel.declare.place import Location
 from semel.declare.yaml import Problem
 from semel.errors import AGAIN, SpecError
 from semel.pipeline import machine
@@ -104,8 +106,8 @@ def clashes(loaded: dict[Path, Spec]) -> list[str]:
         for other_path, other in seen:
             if spec.name == other.name:
                 found.append(f"{path}: name: {other_path} declares {spec.name!r} too; rename one")
-            if why := _same_place(spec, other):
-                found.append(f"{path}: {why} of {other_path}")
+            if why := next(_shared(spec, other), None):
+                found.append(f"{path}: {why}, of {other_path}; keep them apart")
             if why := _same_files(spec, other):
                 found.append(f"{path}: {why} {other_path} reads; leave it out of both")
             # Keeps Q9.
@@ -118,6 +120,7 @@ def clashes(loaded: dict[Path, Spec]) -> list[str]:
     return found + list(_circle(loaded))
 
 
+# Keeps P29.
 def _circle(loaded: dict[Path, Spec]) -> Iterator[str]:
     """Circles of pipelines of which each reads what the one before it writes."""
     reads = {
@@ -142,20 +145,23 @@ def _circle(loaded: dict[Path, Spec]) -> Iterator[str]:
         reads[last] = set()
 
 
-def _same_place(spec: Spec, other: Spec) -> str | None:
-    """How two pipelines' sinks meet, if they do. What an address hides, plan finds out."""
-    if spec.sink.type == other.sink.type and (why := spec.sink.meets(other.sink)):
-        return why
-    return _taken(spec, other) or _taken(other, spec)
+# Keeps P12.
+def _shared(spec: Spec, other: Spec) -> Iterator[str]:
+    """What of two pipelines lies in one place. What an address hides, plan finds out."""
+    for (key, own), (_, place) in product(_written(spec), _written(other)):
+        if own.overlaps(place):
+            yield f"{key}: {own} overlaps with {place}"
+    for one, two in ((spec, other), (other, spec)):
+        table, read = one.sink.whereabouts(), two.source.place()
+        if one.sink.vacuumed and read and table.holds(read):
+            yield f"a vacuum of {table} deletes the files of {read}, a source"
 
 
-def _taken(spec: Spec, other: Spec) -> str | None:
-    """What of another pipeline a vacuum of this one's output takes, if it does."""
-    folder = spec.sink.swept()
-    for kept in (other.sink_path(), other.declared_archive()) if folder else ():
-        if kept and kept.is_relative_to(folder):
-            return f"sink: a vacuum of {folder} takes what lies there, as {kept}, a folder"
-    return None
+def _written(spec: Spec) -> list[tuple[str, Location]]:
+    """The places that a pipeline writes to, each with the key that declares it."""
+    archive = Location.of(spec.declared_archive())
+    places = [(f"sink.{spec.sink.located_by}", spec.sink.whereabouts())]
+    return [*places, *([("sink.archive", archive)] if archive else [])]
 
 
 def _same_files(spec: Spec, other: Spec) -> str | None:

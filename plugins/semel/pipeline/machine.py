@@ -54,19 +54,20 @@ def _of_folders(spec: Spec) -> Iterator[tuple[Key, str]]:
         key, _, why = str(error).partition(": ")
         yield tuple(key.split(".")), why
     try:
-        swept = spec.sink.swept()
-        sink = swept or spec.sink_path()
+        place = spec.sink.whereabouts()
     except TerminalError as error:
         key, _, why = str(error).partition(": ")
         yield tuple(key.split(".")), why
         return
-    at = ("sink", "table" if swept else "path")
+    at, sink = ("sink", spec.sink.located_by), place.folder
     yield from _of_archive(spec, sink, source, at)
-    if source is None or sink is None:
-        return
-    if why := spec.source.misplaced():
+    if source is not None and (why := spec.source.misplaced()):
         yield ("source", "path"), why
-    if sink.is_relative_to(source):
+    if source is None or sink is None:
+        # Keeps P29.
+        if sink is None and spec.source.reads(place):
+            yield at, f"the source reads {place} too, and would read what is written"
+    elif sink.is_relative_to(source):
         yield at, f"{sink} lies in the source's folder {source}; keep them apart"
     elif source.is_relative_to(sink):
         yield at, f"{sink} holds the source's folder {source}; keep them apart"
@@ -87,7 +88,7 @@ def _of_archive(
         return
     if sink and sink.is_relative_to(archive):
         yield key, f"{archive} holds the sink; keep them apart"
-    elif spec.sink.swept() and archive.is_relative_to(sink):
+    elif sink and spec.sink.vacuumed and archive.is_relative_to(sink):
         yield key, f"{archive} lies in the sink, where a vacuum would take it; keep them apart"
     elif sink and archive.is_relative_to(sink) and archive != sink / ARCHIVES:
         yield key, f"{archive} lies in the sink; there it must be {sink / ARCHIVES}"

@@ -161,10 +161,6 @@ class Spec(Model):
             yield ("record_time",), "is missing: dedup.scope: bucket takes the bucket from it"
         if self.dedup.scope is Scope.HORIZON and self.dedup.late is not Late.QUARANTINE:
             yield ("dedup", "late"), "has no meaning with scope: horizon: nothing is late there"
-        if not self.sink.in_folder and self.source.reads(self.sink.whereabouts()):
-            kind, *_, written = self.sink.whereabouts()
-            why = f"the source reads {written} too, and would read what is written"
-            yield ("sink", kind), why
         if self.transforms and self.sink.shards > 1 and not self.sink.position_columns:
             yield ("sink", "shards"), (
                 "goes by a record's position, which no row has behind a transform: declare "

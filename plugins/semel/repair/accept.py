@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import sqlalchemy as sa
 
@@ -25,8 +26,26 @@ from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
 from semel.plan import partitions
 from semel.sources import Evidence, Shown, Source, Spans, Word, accepting, as_read, since
+from semel.sources.spec import Records
 
 _ROUNDS_MAX = 20
+
+How = Literal["new", "same", "lost"]
+
+_CHOICES: dict[str, tuple[How, ...]] = {
+    "changed": ("new",),
+    "replaced": ("new", "same"),
+    "copy": ("new", "same"),
+    "replayed": ("new",),
+    "gone": ("lost",),
+    "recreated": ("new",),
+    "truncated": ("new",),
+}
+
+
+def choices(declared: Records, reason: str) -> tuple[How, ...]:
+    """What accepting can mean, by the reason of a refusal. Empty: something has to be fixed."""
+    return tuple(how for how in _CHOICES.get(reason, ()) if how != "same" or declared.resumes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from semel.declare.context import Context
 from semel.declare.parts import GLOB, FolderWindow, Model, path_problem
-from semel.declare.place import Place
+from semel.declare.place import Location
 from semel.errors import TerminalError
 from semel.sinks import Sink
 
@@ -46,13 +46,16 @@ class Declared(Model):
     """What the declarations of all sinks have.
 
     `place`: the keys that say where the rows are, and how one gets there; `way`: those that say
-    only the latter. `aside`: keys that do not say what is in a batch. `in_files`: the output is
+    only the latter; `located_by`: the one that names the place. `vacuumed`: a vacuum of the place
+    deletes all that is not the output's. `aside`: keys that do not say what is in a batch. `in_files`: the output is
     files. `in_folder`: they are of a folder, from which ids can be had back; what is no folder may
     refuse rows, and may keep a JSON value in other words.
     """
 
     place: ClassVar[tuple[str, ...]] = ()
     way: ClassVar[tuple[str, ...]] = ()
+    located_by: ClassVar[str]
+    vacuumed: ClassVar[bool] = False
     aside: ClassVar[tuple[str, ...]] = ("archive",)
     in_files: ClassVar[bool] = False
     in_folder: ClassVar[bool] = False
@@ -99,23 +102,11 @@ class Declared(Model):
         """Namespace and name of the target, as OpenLineage's documents of names have them."""
 
     @abstractmethod
-    def whereabouts(self) -> Place:
-        """What it writes to."""
-
-    def meets(self, other: "Declared") -> str | None:
-        """How the place of another sink of this kind is its own, if it is."""
-        what, *_, name = place = self.whereabouts()
-        return f"sink.{what}: {name} is the {what}" if place == other.whereabouts() else None
+    def whereabouts(self) -> Location:
+        """What it writes to. TerminalError: a folder that lies outside the data roots."""
 
     def folder(self) -> Path | None:
         """The absolute folder of the output; None where it is no folder.
-
-        TerminalError: it lies outside the data roots.
-        """
-        return None
-
-    def swept(self) -> Path | None:
-        """A folder from which a vacuum takes all that is not the output's; None: there is none.
 
         TerminalError: it lies outside the data roots.
         """

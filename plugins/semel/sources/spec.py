@@ -22,7 +22,7 @@ from semel.declare.parts import (
     Select,
     Unknown,
 )
-from semel.declare.place import Place
+from semel.declare.place import Location
 from semel.declare.wording import size
 from semel.declare.yaml import Problem, Problems
 from semel.model.batch import Log
@@ -65,7 +65,8 @@ class Records(Model):
     `unit`: what positions count, and `part`: what each has positions of its own. `complete`: what a
     part has where it has something to read; `awaited`: what a part waits for that shows a record
     and has none. `limits`: the keys that bound a batch. `acknowledged`: whether the source is told
-    what is finalized; `way`: the keys that say how one gets there to tell it. `dated`: whether each
+    what is finalized; `begins_anywhere`: whether accepting a refused part may begin at a position
+    that a person names; `way`: the keys that say how one gets there to tell it. `dated`: whether each
     part has a time of its own. `streams`: whether the records of each part come in about the order
     of their time, apart from those of other parts. `expires`: what takes away records that were
     read. `page`: the document of its kind. `own_folder`: whether each pipeline reads a folder of its own within
@@ -86,6 +87,7 @@ class Records(Model):
     receives: ClassVar[bool] = False
     limits: ClassVar[str]
     acknowledged: ClassVar[bool] = False
+    begins_anywhere: ClassVar[bool] = True
     way: ClassVar[tuple[str, ...]] = ()
     aside: ClassVar[tuple[str, ...]] = ("on_refused", "on_empty", "wait_at_most")
 
@@ -117,6 +119,11 @@ class Records(Model):
     def unit_of(cls, stored: Mapping[str, Any]) -> str:  # noqa: ARG003 - most kinds have one unit
         """What positions count by a stored declaration."""
         return cls.unit
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a refused part may be accepted as the same one, which goes on."""
+        return False
 
     @property
     def puts_away(self) -> bool:
@@ -177,8 +184,12 @@ class Records(Model):
         """Why it may show nothing at all, in words; empty: it cannot tell."""
         return ""
 
+    def place(self) -> Location | None:
+        """The folder or prefix that it reads. None: it reads neither. TerminalError: as `folder`."""
+        return Location.of(self.folder())
+
     @abstractmethod
-    def reads(self, place: Place) -> bool:
+    def reads(self, place: Location) -> bool:
         """Whether what a sink of any kind writes to a place is read by it, as far as names tell."""
 
     @property

@@ -3,7 +3,8 @@
 Each in two steps: a page that says what would be done, and its form, which does exactly that.
 """
 
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, HTTPException, Query, Request
@@ -30,20 +31,9 @@ from semel.pipeline.spec import Spec
 from semel.plan.abandon import abandon
 from semel.repair import accept
 from semel.repair import losses as lost
+from semel.repair.accept import How
 
 router = APIRouter()
-
-How = Literal["new", "same", "lost"]
-
-CHOICES: dict[str, tuple[How, ...]] = {
-    "changed": ("new",),
-    "replaced": ("new", "same"),
-    "copy": ("new", "same"),
-    "gone": ("lost",),
-    "recreated": ("new",),
-    "truncated": ("new",),
-}
-"""What accepting can mean, by the reason of a refusal. Others need something to be fixed."""
 
 _File = Annotated[str, Query(max_length=8_192)]
 _Byte = Annotated[int, Query(alias="from", ge=0, lt=1 << 63)]
@@ -71,7 +61,7 @@ def refused(request: Request, dag_id: str, user: GetUserDep) -> HTMLResponse:
         count=len(now),
         since=since,
         losses=seen.gaps.losses if seen else (),
-        choices=CHOICES,
+        choices=partial(accept.choices, spec.source),
         edits=may(may_edit, request, user),
         reads=may(may_read, request, user),
     )

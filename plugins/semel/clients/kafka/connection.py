@@ -98,13 +98,10 @@ def servers_of(config: Mapping[str, Any]) -> str:
     return ",".join(sorted(part.strip().lower() for part in config[_SERVERS].split(",")))
 
 
-def same_cluster(one: tuple[str | None, str | None], other: tuple[str | None, str | None]) -> bool:
-    """Whether two declarations (a connection's name, addresses) are of one cluster, as far as they
-    and this process tell: they have a broker in common.
-    """
-    brokers = []
-    for connection, servers in (one, other):
-        with suppress(TerminalError):  # Another process may know the connection.
-            known = servers_of(config_of(connection, servers)).split(",")
-            brokers.append({re.sub(r"^localhost:", "127.0.0.1:", broker) for broker in known})
-    return one == other or len(brokers) == 2 and not brokers[0].isdisjoint(brokers[1])
+def brokers(connection: str | None, servers: str | None) -> frozenset[str]:
+    """The names by which a cluster is known here: its brokers, and the connection."""
+    known = {f"connection {connection}"} if connection else set()
+    with suppress(TerminalError):  # Another process may know the connection.
+        listed = servers_of(config_of(connection, servers)).split(",")
+        known |= {re.sub(r"^localhost:", "127.0.0.1:", broker) for broker in listed}
+    return frozenset(known)

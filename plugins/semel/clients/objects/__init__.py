@@ -106,6 +106,13 @@ class Store:
             found = obstore.get(self._store, key, options={"head": True})
             return _object(found.meta), {k: str(v) for k, v in found.attributes.items()}
 
+    def ends_in_slash(self, key: str) -> bool:
+        """Whether the object that is listed as `key` has a slash at its key's end. The client
+        leaves that out, so it lists the object below itself, and reads nothing by the key.
+        """
+        page = next(self.list(key), [])
+        return any(found.key == key for found in page[:1])
+
     def read(self, key: str, etag: str, start: int, end: int) -> bytes:
         """The bytes [start, end) of an object, which are there. FileNotFoundError: it is gone, or
         its etag is another one by now.

@@ -81,6 +81,9 @@ _STRONGER: Mapping[str, Mapping[str, str]] = {
 }
 """Variables of credentials that a client takes before others, unless it is told this option."""
 
+_ALWAYS: Mapping[str, Mapping[str, str]] = {"s3": {"conditional_put": "etag"}}
+"""Options that a variable of the environment (AWS_CONDITIONAL_PUT) must not change."""
+
 _FETCHED_BY = frozenset({"service_account", "service_account_key", "tenant_id"})
 """Of what is told, what is a credential by which others are fetched."""
 
@@ -105,7 +108,7 @@ class Access:
         keys by it as well. TerminalError: it would take other credentials from the environment.
         """
         keys = {key: value for key, value in (self.keys or {}).items() if value}
-        told = {**self.config, **(keys if with_keys else {})}
+        told = {**_ALWAYS.get(service, {}), **self.config, **(keys if with_keys else {})}
         if not keys and not _FETCHED_BY & told.keys():
             return told  # The machine's own are meant, or none.
         told = {"skip_signature": False, **told}

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 
 from semel.declare.parts import Text
-from semel.declare.place import Place
+from semel.declare.place import TABLE, Location
 from semel.sinks.spec import Service, folder_of
 
 
@@ -32,6 +32,7 @@ class BigQuerySink(Service):
 
     place: ClassVar[tuple[str, ...]] = ("connection", "project", "location", "table")
     way: ClassVar[tuple[str, ...]] = ("connection",)
+    located_by: ClassVar[str] = "table"
 
     def describe(self) -> str:
         """The table."""
@@ -41,9 +42,10 @@ class BigQuerySink(Service):
         """Project, dataset and table."""
         return "bigquery", f"{self.project}.{self.table}"
 
-    def whereabouts(self) -> Place:
+    def whereabouts(self) -> Location:
         """The table, wherever its dataset is: that has its name once in a project."""
-        return "table", self.project, self.table
+        name = f"{self.project}.{self.table}"
+        return Location(kind=TABLE, name=name, servers=frozenset({"bigquery"}))
 
     @field_validator("archive")
     @classmethod

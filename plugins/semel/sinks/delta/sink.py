@@ -41,13 +41,14 @@ class DeltaSink(Remote):
 
     def describe(self, schema: pa.Schema | None) -> str:
         found = self._table.examine(schema)
+        self._table.prove()
         if found is None:
             return f"Delta table {self.address}, which the first batch will make"
         return f"Delta table {self.address} at version {found.version()}"
 
     def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:  # noqa: ARG002
         """The columns, where only the job could tell them."""
-        self.describe(schema)
+        self._table.examine(schema)
 
     def look(self, won: Won) -> Sequence[Presence]:
         return landing.presences(self._table, won)

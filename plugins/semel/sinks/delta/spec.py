@@ -9,8 +9,8 @@ from pydantic import Field, field_validator
 from semel import settings
 from semel.clients.objects import access
 from semel.declare.parts import Text
-from semel.declare.place import Place, reached
-from semel.sinks.spec import Declared, Service, folder_of
+from semel.declare.place import PREFIX, Location, reached
+from semel.sinks.spec import Service, folder_of
 
 
 def misread(table: str) -> str | None:
@@ -41,6 +41,8 @@ class DeltaSink(Service):
 
     place: ClassVar[tuple[str, ...]] = ("connection", "table")
     way: ClassVar[tuple[str, ...]] = ("connection",)
+    located_by: ClassVar[str] = "table"
+    vacuumed: ClassVar[bool] = True
 
     @property
     def store(self) -> access.Place | None:
@@ -56,10 +58,6 @@ class DeltaSink(Service):
         """The folder, where it is one. TerminalError: it lies outside the data roots."""
         return settings.allowed(self.table, "sink.table")
 
-    def swept(self) -> Path | None:
-        """The table's folder."""
-        return self.below() if self.store is None else None
-
     def describe(self) -> str:
         """The table, and how it is reached."""
         if self.store is None:
@@ -71,16 +69,11 @@ class DeltaSink(Service):
         """The folder, or bucket and prefix."""
         return self.store.dataset if self.store else ("file", str(self.below()))
 
-    def whereabouts(self) -> Place:
-        """The folder or prefix."""
-        return ("folder", str(self.below())) if self.store is None else ("url", str(self.store))
-
-    def meets(self, other: Declared) -> str | None:
-        """Whether one table lies in the other."""
-        own, there = f"{self.address}/", f"{other.address}/"
-        if own.startswith(there) or there.startswith(own):
-            return f"sink.table: {self.address} overlaps with {other.address}"
-        return None
+    def whereabouts(self) -> Location:
+        """The folder, or the prefix, whoever reaches it."""
+        if self.store is None:
+            return Location.of(self.below())
+        return Location(kind=PREFIX, name=str(self.store))
 
     @field_validator("table", mode="before")
     @classmethod

@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from semel import storage
 from semel.clients.objects import Store
 from semel.clients.objects.access import options
+from semel.clients.objects.probe import prove
 from semel.clients.sql import column, query
 from semel.errors import (
     CorruptionError,
@@ -85,6 +86,11 @@ class Table:
         if self._store is not None:
             return next(self._store.list(LOG), None) is not None
         return Path(self.address, LOG).is_dir()
+
+    def prove(self) -> None:
+        """TerminalError: a store does not refuse a commit where one is."""
+        if self._store is not None:
+            prove(self._store, replaces=False)
 
     # Keeps DL4.
     def fit(self, schema: pa.Schema) -> DeltaTable:

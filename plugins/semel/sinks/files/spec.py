@@ -7,15 +7,16 @@ from pydantic import field_validator
 
 from semel import settings
 from semel.declare.parts import Text
-from semel.declare.place import Place
+from semel.declare.place import Location
 from semel.sinks.in_files import InFiles
-from semel.sinks.spec import Declared, folder_of
+from semel.sinks.spec import folder_of
 
 
 class FilesSink(InFiles):
     """A folder of files that are only ever added, whole batches at a time."""
 
     in_folder: ClassVar[bool] = True
+    located_by: ClassVar[str] = "path"
 
     type: Literal["files"]
     """The kind of sink."""
@@ -32,16 +33,9 @@ class FilesSink(InFiles):
         """The folder."""
         return "file", str(self.folder())
 
-    def whereabouts(self) -> Place:
+    def whereabouts(self) -> Location:
         """The folder."""
-        return "folder", str(self.folder())
-
-    def meets(self, other: Declared) -> str | None:
-        """Whether one folder holds the other."""
-        own, there = self.folder(), other.folder()
-        if own.is_relative_to(there) or there.is_relative_to(own):
-            return f"sink.path: {own} overlaps with {there}"
-        return None
+        return Location.of(self.folder())
 
     def folder(self) -> Path:
         """Its path."""

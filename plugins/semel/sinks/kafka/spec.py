@@ -5,8 +5,9 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from semel.clients.kafka.connection import brokers
 from semel.declare.parts import Size, Text, twice
-from semel.declare.place import Place, reached
+from semel.declare.place import TOPIC, Location, reached
 from semel.declare.yaml import Problem, Problems
 from semel.sinks.spec import Service, folder_of
 
@@ -51,6 +52,7 @@ class KafkaSink(Service):
         "connection", "bootstrap_servers", "topic", "transaction_bytes"
     )  # fmt: skip
     way: ClassVar[tuple[str, ...]] = ("connection", "bootstrap_servers", "transaction_bytes")
+    located_by: ClassVar[str] = "topic"
     aside: ClassVar[tuple[str, ...]] = (*Service.aside, "transaction_bytes")
 
     def describe(self) -> str:
@@ -62,9 +64,10 @@ class KafkaSink(Service):
         split = urlsplit(address)
         return f"kafka://{split.netloc}".partition(",")[0], unquote(split.path.strip("/"))
 
-    def whereabouts(self) -> Place:
+    def whereabouts(self) -> Location:
         """The topic."""
-        return "topic", self.connection, self.bootstrap_servers, self.topic
+        servers = brokers(self.connection, self.bootstrap_servers)
+        return Location(kind=TOPIC, name=self.topic, servers=servers)
 
     @property
     def columns_named(self) -> tuple[tuple[tuple[str | int, ...], str], ...]:

@@ -8,7 +8,6 @@ copy of a marker is ever replaced, by the etag that it had, with a later generat
 """
 
 import json
-import secrets
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from semel.clients.objects import Object, Store
-from semel.errors import AGAIN, CorruptionError, RetryableError, TerminalError, UnavailableError
+from semel.errors import AGAIN, CorruptionError, RetryableError, UnavailableError
 from semel.model.plain import parsed
 from semel.sinks import Damaged, Newest, Note, Notes, Won
 
@@ -36,26 +35,6 @@ _NEAR = 20
 _ROUNDS_MAX = 8  # A twin puts a copy while this one does, at most a few times.
 _FIELDS = {"pipeline": str, "batch_id": int, "commit_seq": int, "fence": int, "rows": int,
            "ledger": str, "digest": str}  # fmt: skip
-
-
-# Keeps OB11.
-def prove(store: Store) -> None:
-    """Try the put that refuses a second one. TerminalError: this store does not."""
-    key, about = f"{OWN}/probe-{secrets.token_hex(8)}", {CHECKSUM: "probe"}
-    try:
-        if not store.create(key, b"first", about) or store.create(key, b"second", about):
-            raise TerminalError(
-                f"{store.place} does not refuse a second put of one key (If-None-Match: *), so "
-                "nothing there is exactly once; take a store that does, as S3 and MinIO from 2024 "
-                "on do"
-            )
-        if store.head(key)[1].get(CHECKSUM) != "probe":
-            raise TerminalError(
-                f"{store.place} does not keep metadata with an object, by which semel knows its "
-                "own; take a store that does"
-            )
-    finally:
-        store.remove(key)
 
 
 def note_key(batch_id: int) -> str:

@@ -23,6 +23,7 @@ import xxhash
 
 from semel import failpoints
 from semel.clients.objects import Store
+from semel.clients.objects.probe import prove
 from semel.declare.context import Context
 from semel.errors import CorruptionError, TerminalError, first_line
 from semel.formats.output import rows_of
@@ -80,8 +81,11 @@ class ObjectsSink(Remote):
 
     def describe(self, schema: pa.Schema | None) -> str:  # noqa: ARG002 - files hold what they hold
         with self._allowed():
-            noted.prove(self._store)
-        return f"objects below {self.address}: a second put of one key is refused"
+            prove(self._store, replaces=True)
+        return (
+            f"objects below {self.address}: a second put of one key is refused, and so is one in "
+            "the place of what has changed"
+        )
 
     def check_replace(self, old: Old) -> tuple[str, ...]:  # noqa: ARG002 - the seam's
         """Objects of a replay have keys of their own: the marker tells which ones count."""

@@ -9,9 +9,9 @@ from semel.clients.connection import installed
 from semel.clients.objects import access
 from semel.clients.objects.access import URL
 from semel.declare.parts import Text
-from semel.declare.place import Place, reached
+from semel.declare.place import PREFIX, Location, reached
 from semel.sinks.in_files import InFiles
-from semel.sinks.spec import Declared, folder_of
+from semel.sinks.spec import folder_of
 
 if TYPE_CHECKING:
     from semel.sinks.objects.reading import Prefix
@@ -34,6 +34,7 @@ class ObjectsSink(InFiles):
 
     place: ClassVar[tuple[str, ...]] = ("connection", "url")
     way: ClassVar[tuple[str, ...]] = ("connection",)
+    located_by: ClassVar[str] = "url"
 
     @property
     def prefix(self) -> access.Place:
@@ -49,16 +50,9 @@ class ObjectsSink(InFiles):
         """Bucket and prefix."""
         return self.prefix.dataset
 
-    def whereabouts(self) -> Place:
-        """The prefix."""
-        return "url", str(self.prefix)
-
-    def meets(self, other: Declared) -> str | None:
-        """Whether one prefix holds the other."""
-        own, there = f"{self.prefix}/", f"{access.Place.of(other.url)}/"
-        if own.startswith(there) or there.startswith(own):
-            return f"sink.url: {self.prefix} overlaps with {there.rstrip('/')}"
-        return None
+    def whereabouts(self) -> Location:
+        """The prefix, whoever reaches it."""
+        return Location(kind=PREFIX, name=str(self.prefix))
 
     @classmethod
     def away(cls, url: str, connection: str | None) -> "Prefix | None":

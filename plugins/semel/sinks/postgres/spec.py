@@ -1,14 +1,38 @@
 """The declaration of a table of PostgreSQL as a sink."""
 
+import re
+from contextlib import suppress
 from typing import ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from semel import settings
+from semel.clients.connection import parsed, usable
 from semel.declare.parts import Text, twice
-from semel.declare.place import Place
+from semel.declare.place import TABLE, Location
 from semel.declare.yaml import Problem, Problems
+from semel.errors import TerminalError
 from semel.sinks.spec import Service, folder_of
+
+_PART = r'"(?:[^"]|"")+"|[^".]+'
+_TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
+_PORT = 5432
+
+
+def names_of(table: str) -> tuple[str, str]:
+    """Schema and table of a declared name, unquoted. TerminalError: it is none."""
+    found = _TABLE.fullmatch(table)
+    if not found:
+        raise TerminalError(
+            f"sink.table {table!r} is neither `table` nor `schema.table`; write a name "
+            'with dots or quotes as "na""me"'
+        )
+    schema, name = (
+        part[1:-1].replace('""', '"') if part and part[0] == '"' else part
+        for part in found.groups()
+    )
+    return schema or "public", name
 
 
 class PostgresSink(Service):
@@ -33,6 +57,7 @@ class PostgresSink(Service):
 
     place: ClassVar[tuple[str, ...]] = ("connection", "table")
     way: ClassVar[tuple[str, ...]] = ("connection",)
+    located_by: ClassVar[str] = "table"
 
     @property
     def replaces_rows(self) -> bool:
@@ -50,9 +75,18 @@ class PostgresSink(Service):
         database, table = map(unquote, split.path.strip("/").split("/"))
         return f"postgres://{split.netloc}", f"{database}.{table}"
 
-    def whereabouts(self) -> Place:
+    def whereabouts(self) -> Location:
         """The table."""
-        return "table", self.connection, self.table
+        servers, name = {f"connection {self.connection}"}, self.table
+        with suppress(TerminalError):  # Another process may know the connection.
+            if text := settings.connection(self.connection):
+                with usable(self.connection, "PostgreSQL"):
+                    found = parsed(text)
+                host = re.sub(r"^localhost$", "127.0.0.1", (found.host or "").lower())
+                servers.add(f"{host}:{found.port or _PORT}/{found.schema or found.login}")
+        with suppress(TerminalError):  # The driver says what is wrong with it.
+            name = ".".join(f'"{part}"' if "." in part else part for part in names_of(self.table))
+        return Location(kind=TABLE, name=name, servers=frozenset(servers))
 
     @property
     def columns_named(self) -> tuple[tuple[tuple[str | int, ...], str], ...]:

@@ -1,6 +1,5 @@
 """Which table rows go to, and how its database is reached: values, made without any connection."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,7 @@ from semel import settings
 from semel.clients.connection import Unusable, parsed, usable
 from semel.declare.context import Counting
 from semel.errors import TerminalError
+from semel.sinks.postgres.spec import names_of
 
 BATCHES = "semel_batch"
 """The table, beside the target, that says which batches have landed."""
@@ -25,8 +25,6 @@ BATCH_COLUMN = "_semel_batch"
 SEQ_COLUMN = "_semel_seq"
 NAME_BYTES_MAX = 63  # PostgreSQL cuts a longer name without a word.
 
-_PART = r'"(?:[^"]|"")+"|[^".]+'
-_TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
 _SCHEMES = ("postgres", "postgresql")
 _OF_AIRFLOW = ("cursor", "enable_log_db_messages")  # What its own hook understands.
 
@@ -72,17 +70,8 @@ class PostgresTarget:
     @cached_property
     def names(self) -> tuple[str, str]:
         """Schema and table, unquoted."""
-        found = _TABLE.fullmatch(self.table)
-        if not found:
-            raise TerminalError(
-                f"sink.table {self.table!r} is neither `table` nor `schema.table`; write a name "
-                'with dots or quotes as "na""me"'
-            )
-        schema, table = (
-            part[1:-1].replace('""', '"') if part and part[0] == '"' else part
-            for part in found.groups()
-        )
-        return schema or "public", table + ("_parts" if self.counting else "")
+        schema, table = names_of(self.table)
+        return schema, table + ("_parts" if self.counting else "")
 
     @property
     def view(self) -> sql.Identifier:

@@ -13,7 +13,7 @@ from pydantic import field_validator
 
 from semel import settings
 from semel.declare.parts import GLOB, Duration, Model, Text, path_problem, zone_problem
-from semel.declare.place import Place
+from semel.declare.place import Location
 from semel.formats.table import SOURCES, source_format
 from semel.sources.formatted import Formatted
 
@@ -58,6 +58,11 @@ class FilesSource(Formatted):
     it."""
 
     @property
+    def resumes(self) -> bool:
+        """Where it can grow: a file of Parquet is whole."""
+        return not source_format(self.format).sealed
+
+    @property
     def puts_away(self) -> bool:
         """Whether collect moves files that are finalized."""
         return self.after_finalize != "keep"
@@ -93,12 +98,9 @@ class FilesSource(Formatted):
         more = f", and {len(names) - len(close):,} more" if len(names) > len(close) else ""
         return f"no file matches {self.path!r}{there}{more}"
 
-    def reads(self, place: Place) -> bool:
+    def reads(self, place: Location) -> bool:
         """Whether a sink's folder is the one, or one of the two lies in the other."""
-        if place[0] != "folder":
-            return False
-        own, other = self.folder(), Path(str(place[-1]))
-        return own.is_relative_to(other) or other.is_relative_to(own)
+        return place.folder is not None and place.overlaps(self.place())
 
     @field_validator("path")
     @classmethod

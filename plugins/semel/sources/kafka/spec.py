@@ -6,12 +6,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from semel.declare.parts import OnRefused, Text, twice
-from semel.declare.place import Place, reached
+from semel.clients.kafka.connection import brokers
+from semel.declare.parts import RESERVED_PREFIX, OnRefused, Text, twice
+from semel.declare.place import TOPIC, Location, reached
 from semel.sources.messages import CONNECTION, TEXT, Messages
 
 _MARK, _NO_DOT = "[A-Za-z0-9._-]", "[A-Za-z0-9_-]"
-TOPIC = rf"^({_NO_DOT}{_MARK}?|\.{_NO_DOT}|{_MARK}{{3,249}})$"
+TOPIC_NAME = rf"^({_NO_DOT}{_MARK}?|\.{_NO_DOT}|{_MARK}{{3,249}})$"
 """What Kafka takes as a topic's name: all of these but `.` and `..`."""
 
 
@@ -44,7 +45,7 @@ class KafkaSource(Messages):
     variable AIRFLOW_CONN_<CONNECTION>. This or bootstrap_servers."""
     bootstrap_servers: str | None = Field(default=None, pattern=r"^[^\s,]+:\d+(,[^\s,]+:\d+)*$")
     """The cluster's addresses, as host:port,host:port, where it needs no login and no TLS."""
-    topics: tuple[Annotated[str, Field(pattern=TOPIC)], ...] = ()
+    topics: tuple[Annotated[str, Field(pattern=TOPIC_NAME)], ...] = ()
     """The topics, by name. This or pattern."""
     pattern: Text | None = None
     """All topics whose whole name matches this regular expression, new ones too."""
@@ -102,15 +103,14 @@ class KafkaSource(Messages):
         cluster = Cluster(connection=self.connection, servers=self.bootstrap_servers)
         return [(cluster.address.partition(",")[0], topic) for topic in topics]
 
-    def reads(self, place: Place) -> bool:
-        """Whether a sink's topic is one of them."""
-        what, *how, topic = place
-        named = topic in self.topics or self.pattern and re.fullmatch(self.pattern, topic or "")
-        if what != "topic" or not named:
-            return False
-        from semel.clients.kafka.connection import same_cluster
-
-        return same_cluster((self.connection, self.bootstrap_servers), tuple(how))
+    def reads(self, place: Location) -> bool:
+        """Whether a sink's topic, or the control topic beside it, is one of them."""
+        written = (place.name, f"{RESERVED_PREFIX}_{place.name}")
+        found = {*self.topics, *(t for t in written if re.fullmatch(self.pattern or "", t))}
+        servers = brokers(self.connection, self.bootstrap_servers)
+        return not found.isdisjoint(written) and place.kind == TOPIC and not (
+            servers.isdisjoint(place.servers)
+        )
 
     @property
     def acknowledged(self) -> bool:

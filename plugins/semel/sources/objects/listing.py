@@ -19,10 +19,13 @@ from semel.sources.sealed.parts import Listing, Part
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectPart(Part):
-    """An object as it was listed. `etag`: what each read of it names."""
+    """An object as it was listed. `etag`: what each read of it names. `doubtful`: the last plan
+    refused it.
+    """
 
     etag: str
     modified: datetime
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,10 +103,12 @@ def match(
     """As `Source.match`."""
     offers, refused, begun = [], [], []
     judged = _judged(known, known.unsettled)
+    doubtful = {one.name for one in known.refused}
+    # Keeps OB16.
     asked = [
-        one.part for one in judged
+        replace(one.part, doubtful=one.part.name in doubtful) for one in judged
         if judge(one.own) is not Does.REPLACED and not one.is_read
-        and in_window(one.part.when, window)
+        and (in_window(one.part.when, window) or one.part.name in doubtful)
     ]  # fmt: skip
     looked = {one.part.name: one for one in look(asked)}
     for one in judged:
@@ -115,7 +117,7 @@ def match(
             refused.append(_replaced(source, one))
         elif found is not None and found.refused:
             refused.append(found.refused)
-        elif found is not None:
+        elif found is not None and in_window(one.part.when, window):
             offers.append(offer_of(source, one.part, found, one.held))
             if one.held is None and not found.rows:
                 begun.append(offers[-1])

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from semel.clients.objects import Store
 from semel.clients.objects.file import ObjectFile
 from semel.declare.context import Context
-from semel.errors import LimitError, SourceError
+from semel.errors import AGAIN, ChangedError, LimitError, SourceError
 from semel.formats import declared as formats
 from semel.formats.table import source_format
 from semel.model.batch import Claim
-from semel.sources import Known, Look, Matched, Partition, Window, Word
+from semel.sources import Evidence, Known, Look, Matched, Partition, RefusedError, Window, Word
 from semel.sources.objects import matching, probe
 from semel.sources.objects.content import ObjectContent, packing, unpacked
 from semel.sources.objects.listing import (
@@ -31,6 +31,7 @@ from semel.sources.objects.listing import (
     list_objects,
     part_of,
 )
+from semel.sources.objects.times import outermost
 from semel.sources.sealed import claims, parquet
 from semel.sources.sealed.matching import refusal
 from semel.sources.sealed.parts import Looked, PartOffer
@@ -46,6 +47,9 @@ SPLIT_BYTES = 64 << 20
 
 REQUESTS_AT_ONCE = 16
 """Each takes some 20 ms on the way to a store and back."""
+
+_SLASH = "its key ends with a slash, by which the client reads nothing; rename it, or remove it"
+
 
 def opened(context: Context) -> "Objects":
     """The objects below the declared prefix."""
@@ -76,7 +80,11 @@ class Objects(SealedSource):
     def narrowed(self, window: Window, rows: Callable[..., list[Any]]) -> "Objects":
         declared = self.context.declared
         if window is not None:
-            return replace(self, scope=Scope(folders=declared.times.folders(*window)))
+            folders = declared.times.folders(*window)
+            if folders is not None:
+                refused = {r["name"].rpartition("/")[0] for r in rows("objects", "refused")}
+                folders = outermost({*folders, *refused})
+            return replace(self, scope=Scope(folders=folders))
         if declared.ordered:
             (found,) = rows("objects", "begin")
             return replace(self, scope=Scope(after=found["name"]))
@@ -97,7 +105,8 @@ class Objects(SealedSource):
         )
 
     def _look_at(self, parts: list[ObjectPart]) -> Iterable[Looked]:
-        if not self._of_rows and not formats.has_header(self.context):
+        lines = not self._of_rows and not formats.has_header(self.context)
+        if lines and not any(part.doubtful for part in parts):
             return map(self.look, parts)  # Nothing is asked: there may be very many.
         with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
             return list(threads.map(self.look, parts))
@@ -105,10 +114,14 @@ class Objects(SealedSource):
     # Keeps P14, P19.
     def look(self, part: ObjectPart) -> Looked:
         found = Looked(part=part, length=part.length, key=part.fingerprint, rows=part.length)
-        if not self._of_rows and not formats.has_header(self.context):
+        lines = not self._of_rows and not formats.has_header(self.context)
+        if lines and not part.doubtful:
             return found  # All of it is lines, whatever they are.
         file = self._file(part.name, part.etag, part.length)
         try:
+            if lines:
+                self._store().head(part.name)
+                return found
             if not self._of_rows:
                 with unpacked(file) as content:
                     formats.header_in(self.context, content)
@@ -120,7 +133,9 @@ class Objects(SealedSource):
         except parquet.Unusable as error:
             why = error.args
         except FileNotFoundError:
-            raise
+            if not self._store().ends_in_slash(part.name):
+                raise
+            why = "slash", _SLASH
         except SourceError as error:
             why = "header", str(error)
         except (OSError, EOFError, zlib.error) as error:
@@ -135,8 +150,30 @@ class Objects(SealedSource):
     def digest(self, part: ObjectPart) -> str:
         return part.fingerprint
 
+    # Keeps OB15.
     def now(self, name: str) -> ObjectPart:
-        return part_of(self._store().head(name)[0])
+        store = self._store()
+        try:
+            return part_of(store.head(name)[0])
+        except FileNotFoundError:
+            if not store.ends_in_slash(name):
+                raise
+            raise ChangedError(
+                f"{name!r} cannot be read: {_SLASH}. Nothing of the batch was read. Plan again: it "
+                f"refuses {name!r}, and takes the others",
+                next=AGAIN,
+            ) from None
+
+    # Keeps OB15.
+    def evidence(self, offer: PartOffer, end: int) -> Evidence:
+        if offer.known is not None:  # A batch that had claimed it may have failed by its key.
+            try:
+                self.now(offer.name)
+            except ChangedError:
+                raise RefusedError(refusal(offer.part, "slash", _SLASH)) from None
+            except PermissionError:
+                pass  # Stage says so, with the claim.
+        return super().evidence(offer, end)
 
     def room(self, offers: Sequence[PartOffer]) -> int:
         return super().room(offers) if self._of_rows else self.context.limits.bytes_per_batch_max

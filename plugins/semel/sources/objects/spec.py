@@ -7,9 +7,9 @@ from pydantic import Field, field_validator
 
 from semel.clients.objects.access import URL, Place, checked_url
 from semel.declare.parts import GLOB, Select, Text
-from semel.declare.place import Place as SinkPlace
-from semel.declare.place import reached
+from semel.declare.place import PREFIX, Location, reached
 from semel.formats.table import SOURCES
+from semel.sources import PRIVATE
 from semel.sources.formatted import Formatted
 from semel.sources.messages import CONNECTION
 from semel.sources.objects.times import Times
@@ -32,6 +32,7 @@ class ObjectsSource(Formatted):
     expires: ClassVar[str] = "somebody, or a rule of the store, has deleted what was read"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
     aside: ClassVar[tuple[str, ...]] = (*Formatted.aside, "connection", "ordered")
+    begins_anywhere: ClassVar[bool] = False
     pattern_of_time: ClassVar[str] = 'a pattern of the keys ("dt=%Y-%m-%d/")'
 
     type: Literal["objects"]
@@ -77,17 +78,19 @@ class ObjectsSource(Formatted):
         where = reached(self.connection, None) if self.connection else "by the machine's role"
         return f"objects below `{self.url}` ({where}), {self.format}"
 
-    def reads(self, place: SinkPlace) -> bool:
+    def place(self) -> Location:
+        """The prefix, whoever reaches it."""
+        return Location(kind=PREFIX, name=str(Place.of(self.url)))
+
+    def reads(self, place: Location) -> bool:
         """Whether a sink's prefix is below its own one, where its keys may have the pattern; or holds
         it.
         """
-        if place[0] != "url":
-            return False
-        own, other = f"{Place.of(self.url)}/", f"{place[-1]}/"
-        if not other.startswith(own):
-            return own.startswith(other)
-        below = other.removeprefix(own)
-        if any(part[:1] in ("_", ".") for part in below.split("/")[:-1]):
+        own = self.place()
+        if not own.holds(place):
+            return place.holds(own)
+        below = f"{place.name.removeprefix(own.name).strip('/')}/".lstrip("/")
+        if PRIVATE.search(below) and not PRIVATE.search(self.pattern):
             return False
         first = GLOB.split(self.pattern)[0]
         return below.startswith(first) or first.startswith(below)

@@ -1,6 +1,7 @@
 """The time of an object by its key, and the folders of keys that a window of time may be in."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -85,3 +86,13 @@ class Times:
         times = [time for n in steps if start <= (time := whole + n * step) < end]
         # A pattern of months gives its first day's time to all, which is in the window or not.
         return tuple(dict.fromkeys(time.strftime(folder) for time in times))
+
+
+# Keeps OB16.
+def outermost(folders: Collection[str]) -> tuple[str, ...] | None:
+    """Those that lie in no other one. None: there are too many, or one is the prefix itself."""
+    found: list[str] = []
+    for folder in sorted(folders, key=lambda one: one.split("/")):
+        if not (found and f"{folder}/".startswith(f"{found[-1]}/")):
+            found.append(folder)
+    return None if len(found) > FOLDERS_MAX or "" in found else tuple(found)

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from semel import settings
 from semel.declare import ddl
 from semel.declare.parts import NAME, OnRefused, Select, Text, Unknown
-from semel.declare.place import Place
+from semel.declare.place import Location
 from semel.errors import TerminalError
 from semel.formats.table import source_format
 from semel.sinks.spec import Declared, folder_of
@@ -29,6 +29,7 @@ class PipelineSource(Records):
         "a replay of the pipeline that was read has replaced some of its output"
     )
     limits: ClassVar[str] = "limits.records_per_batch_max"
+    begins_anywhere: ClassVar[bool] = False
     format: ClassVar[str] = "parquet"
 
     type: Literal["pipeline"]
@@ -48,10 +49,10 @@ class PipelineSource(Records):
     def fed_by(self, sink: Declared) -> Self:
         """The same, reading what a sink writes. ValueError: it cannot, and why."""
         if not sink.in_folder:
-            kind, *_, name = sink.whereabouts()
+            place = sink.whereabouts()
             why = "not to a folder" if sink.in_files else "whose rows come in no order that stays"
             raise ValueError(
-                f"{self.pipeline!r} writes to the {kind} {name}, {why}; only the output of a folder "
+                f"{self.pipeline!r} writes to {place}, {why}; only the output of a folder "
                 "of files can be read so"
             )
         if sink.format != self.format:
@@ -87,9 +88,9 @@ class PipelineSource(Records):
             return str(error)
         return None
 
-    def reads(self, place: Place) -> bool:
+    def reads(self, place: Location) -> bool:
         """Whether it is the folder of that output."""
-        return place == ("folder", str(self.folder()))
+        return place == self.place()
 
     def folder(self) -> Path | None:
         """The folder of that output; None: the pipeline's file was not found yet."""

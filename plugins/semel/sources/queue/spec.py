@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from semel import settings
 from semel.declare.parts import Duration, Model, OnRefused, Select, Size, Text, path_problem
-from semel.declare.place import Place, reached
+from semel.declare.place import Location, reached
 from semel.model.batch import Log
 from semel.sources import Received
 from semel.sources.messages import CONNECTION, Messages, Problem
@@ -135,7 +135,7 @@ class QueueSource(Messages):
         """The spool of a pipeline. TerminalError: it lies outside the data roots."""
         return self.folder() / pipeline
 
-    def reads(self, place: Place) -> bool:  # noqa: ARG002
+    def reads(self, place: Location) -> bool:  # noqa: ARG002
         """No sink writes to a queue."""
         return False
 
