@@ -62,7 +62,8 @@ def judge(told: Told, holds: Holds) -> Finding:
 class Known:
     """A batch that may be in the target, by the markers or the ledger. `root`: see `Batch.root`.
 
-    `finalized_at`: by the ledger; markers do not tell it.
+    `left`: its rows without those that were erased. `finalized_at`: by the ledger; markers do not
+    tell it.
     """
 
     batch_id: int
@@ -70,6 +71,7 @@ class Known:
     commit_seq: int
     fence: int
     rows: int
+    left: int
     told: Told
     finalized_at: datetime | None = None
 
@@ -78,7 +80,7 @@ class Known:
         if note is None:
             return Holds.NOTHING
         if note.fence is None:
-            same = note.commit_seq == self.commit_seq and note.rows <= self.rows
+            same = note.commit_seq == self.commit_seq and note.rows <= self.left
         else:
             wanted = self.commit_seq, self.fence, self.rows
             same = (note.commit_seq, note.fence, note.rows) == wanted
@@ -201,7 +203,10 @@ def _missing(
         return TerminalError(
             f"{what}; or `{again}` computes their rows again from the source{others}", next=again
         )
+    lacking, last = sum(one.left for one in found), roots[-1]
+    erased = f"semel accept {pipeline} --erased {roots[0]}..{last} --rows {lacking} --why TEXT"
     return TerminalError(
-        f"{what}; or, where their rows are gone, read their records again: treat the ledger as "
-        "lost, move the markers of these batches aside, and adopt (docs/operations.md)"
+        f"{what}; or, if you have erased these rows on purpose, say so: `{erased}`. To read their "
+        "records again, treat the ledger as lost, move the markers of these batches aside, and "
+        "adopt (docs/operations.md)"
     )
