@@ -5,6 +5,8 @@ The mechanism is fixtures/commands/procedures.py; test_procedures_run.py has the
 
 import re
 import secrets
+import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -23,6 +25,7 @@ from fixtures.contract.sources import Upstream
 from fixtures.delta.outlet import Delta
 from fixtures.postgres.server import database
 from fixtures.postgres.warehouse import TABLE, Warehouse
+from fixtures.queue.segments import Spool
 from semel import settings
 from semel.archive import layout
 from semel.archive.marker import markers_of
@@ -291,3 +294,32 @@ class TestErasing:
         erase(spec, "erase-files", {"FILE": file})
         assert dataset(spec.sink_path()).count_rows() == 34
 
+    def test_a_spool(self, bench: Workbench, ledger: Ledger, printed: Printed) -> None:
+        """collect takes all segments, as it is to: the audit passes, and the next one is read."""
+        place = Spool(bench)
+        spec = place.spec(guarantee=None, source={"keep_spool": "7 days"})
+        place.append(0, 10)
+        run(ledger, spec, "r1")
+        collect = {"semel collect": lambda: time.sleep(1)}
+        printed.run("erase-spool", {"FILE": declared(bench), "PIPELINE": "events"}, collect)
+        assert not list(place.sealed.iterdir())
+        proven(spec)
+        place.append(10, 20)
+        run(ledger, spec, "r2")
+        has(spec, (0, 20))
+
+
+def test_backup_of_a_spool(bench: Workbench, ledger: Ledger, printed: Printed) -> None:
+    """It is lost with a segment that was not read yet, and comes back: all is read once."""
+    place = Spool(bench)
+    spec = place.spec()
+    place.append(0, 10)
+    run(ledger, spec, "r1")
+    place.append(10, 20)
+    (bench.folder / "kept").mkdir()
+    words = {"SPOOL": place.spool, "BACKUP": "kept"}
+    printed.run("backup-spool", words)
+    shutil.rmtree(place.spool)
+    words["PIPELINE"] = "events"
+    printed.run("restore-spool", words)
+    has(spec, (0, 20))

@@ -423,6 +423,8 @@ class _Audit:
                     said -= marker.erased_rows
                     said = min(said, found) if self._may_be_replaced(marker) else said
                 if said != found:
+                    erased = name in OF_THE_OUTPUT and marker.erased_rows
+                    said = f"{said} and {erased} erased" if erased else said
                     what = f"the marker says {name} = {said}, source and files show {found}"
                     offender = Offender(what=what, batch=batch, file=marker.path.name)
                     self._findings.blame("sums", offender)

@@ -331,10 +331,12 @@ class Sink(ABC):
 class Remote(Sink):
     """A sink in a service: a table, a topic, a store of objects.
 
-    `replaceable`: a replay replaces the rows of its batch there.
+    `replaceable`: a replay replaces the rows of its batch there. `self_noted`: its rows are the
+    notes on its batches.
     """
 
     replaceable: bool = False
+    self_noted: bool = False
 
     @abstractmethod
     def notes(self, newest: Newest | None = None) -> Notes:

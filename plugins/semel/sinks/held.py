@@ -203,10 +203,15 @@ def _missing(
         return TerminalError(
             f"{what}; or `{again}` computes their rows again from the source{others}", next=again
         )
-    lacking, last = sum(one.left for one in found), roots[-1]
-    erased = f"semel accept {pipeline} --erased {roots[0]}..{last} --rows {lacking} --why TEXT"
-    return TerminalError(
-        f"{what}; or, if you have erased these rows on purpose, say so: `{erased}`. To read their "
-        "records again, treat the ledger as lost, move the markers of these batches aside, and "
-        "adopt (docs/operations.md)"
+    again = (
+        "read their records again: treat the ledger as lost, move the markers of these batches "
+        "aside, and adopt (docs/operations.md)"
     )
+    if sink.self_noted:
+        lacking = sum(one.left for one in found)
+        span = f"{roots[0]}..{roots[-1]} --rows {lacking}"
+        what += (
+            "; or, if somebody has erased them on purpose, say so: `semel accept "
+            f"{pipeline} --erased {span} --why TEXT`"
+        )
+    return TerminalError(f"{what}; or, where their rows are gone, {again}")
