@@ -19,15 +19,14 @@ DELETE FROM semel.refusal WHERE pipeline_id = :pipeline_id AND name = :name;
 UPDATE semel.pipeline SET sink_schema = NULL WHERE pipeline_id = :pipeline_id;
 
 -- name: erasable
--- The finalized batches of a range that are no replays, and whether one of them is being replayed.
-SELECT b.batch_id,
-       EXISTS (SELECT FROM semel.batch AS r
-               WHERE COALESCE(r.replays, r.batch_id) = b.batch_id AND r.replays IS NOT NULL
-                 AND r.status <> 'abandoned' AND r.status IN ('planned', 'committed')) AS replayed
+-- The finalized batches of a range that are no replays, and are not being replayed.
+SELECT b.batch_id
 FROM semel.batch AS b
 WHERE b.pipeline_id = :pipeline_id AND b.batch_id BETWEEN :first AND :last
   AND b.replays IS NULL AND b.status = 'finalized'
-ORDER BY b.batch_id;
+  AND NOT EXISTS (SELECT FROM semel.batch AS r
+                  WHERE COALESCE(r.replays, r.batch_id) = b.batch_id AND r.replays IS NOT NULL
+                    AND r.status <> 'abandoned' AND r.status IN ('planned', 'committed'));
 
 -- name: erase
 -- Keeps ER2.

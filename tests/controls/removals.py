@@ -611,7 +611,7 @@ OF_SECONDS: dict[str, Removal] = {
             user="plan",
         ),
     "as many are erased as a person says":
-        code("repair.erased:_check", "total != lacking"),
+        code("repair.erased:_check_number", "total != lacking"),
     "ledger and adopt have the word":
         sql("accept.erase", "ON CONFLICT", "WHERE false ON CONFLICT"),
     "rows that are left are counted":

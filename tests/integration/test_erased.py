@@ -1,6 +1,5 @@
 """A person's word that rows were erased: kept, shown, honoured, and it hides no other loss."""
 
-import re
 from collections.abc import Callable
 
 import duckdb
@@ -10,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from fixtures.batches.account import first_batch, quiet, run
+from fixtures.batches.account import committed, first_batch, quiet, run
 from fixtures.batches.faults import dies_at
 from fixtures.batches.workbench import Workbench, events
 from fixtures.bigquery.outlet import NAME, BigTable
@@ -21,10 +20,12 @@ from fixtures.objects.outlet import Prefix
 from fixtures.objects.s3 import S3
 from fixtures.postgres.server import lose
 from fixtures.postgres.warehouse import Warehouse
+from semel import failpoints
 from semel.archive import layout
 from semel.archive.marker import markers_of
 from semel.audit import Verdict, audit
 from semel.errors import TerminalError
+from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.reader import dataset
@@ -115,23 +116,7 @@ def files(bench: Workbench, ledger: Ledger) -> Output:
     return Output(bench, ledger, spec, delete)
 
 
-@pytest.fixture
-def objects(bench: Workbench, ledger: Ledger, s3: S3) -> Output:
-    """A file for each row, which is whole or gone."""
-    prefix = Prefix(bench, s3)
-
-    def delete(where: str) -> None:
-        for key in prefix.keys():
-            [n] = re.findall(r"/n=(\d+)/", key)
-            with duckdb.connect() as engine:
-                if engine.sql(f"SELECT {where} FROM (SELECT {n} AS n)").fetchone()[0]:
-                    s3.delete(prefix.bucket, key)
-
-    spec = bench.spec(sink={**prefix.declared, "partition_by": ["n"]})
-    return Output(bench, ledger, spec, delete)
-
-
-@pytest.fixture(params=["delta", "table_bq", "table", "files", "objects"])
+@pytest.fixture(params=["delta", "table_bq", "table", "files"])
 def output(request: pytest.FixtureRequest) -> Output:
     return request.getfixturevalue(request.param)
 
@@ -159,12 +144,17 @@ def test_all_rows_of_a_batch_are_erased(output: Output, shell: Shell) -> None:
 # Attacks ER2, H2.
 @pytest.mark.parametrize("output", ["delta", "table_bq"], indirect=True)
 def test_without_a_word_the_pipeline_stops(output: Output, shell: Shell) -> None:
-    """Rows that are gone are missing until somebody says so, and the advice is the command."""
+    """Rows that are gone are missing until somebody says so, and the advice is the command; so it
+    is where the ledger is lost, too."""
     output.delete("n >= 20 AND n < 30")
     with pytest.raises(TerminalError, match=r"batch 2.*--erased 2\.\.2 --rows 10 --why TEXT"):
         output.come(4)
     assert not output.audit().ok
+    lose(output.ledger)
+    with pytest.raises(TerminalError, match=r"--erased 2\.\.2 --rows 10 --why TEXT`.*aside"):
+        adopt(output.ledger, output.spec, log=quiet)
     shell.runs("semel accept events --erased 2..2 --rows 10 --why TEXT")
+    adopt(output.ledger, output.spec, log=quiet)
     run(output.ledger, output.spec, "r4")
     output.proven()
 
@@ -191,14 +181,17 @@ def test_some_rows_of_some_batches(output: Output, shell: Shell) -> None:
 
 # Attacks ER1.
 def test_a_word_hides_no_other_loss(output: Output, shell: Shell) -> None:
-    """It names how many are gone: where more are, nothing is recorded, and the message names the
-    batches. Where nothing is gone there is nothing to say."""
-    assert "semel batches events" in shell.fails("semel accept events --erased 2 --rows 1 --why x")
+    """It names how many are gone: where more are, or none, nothing is recorded, and the message
+    names the batches."""
+    step = shell.fails("semel accept events --erased 2 --rows 1 --why x")
+    assert "(nothing)" in shell.err and step == "semel audit events"
+    shell.runs(step)
     output.delete("n IN (12, 21, 22)")
     step = shell.fails("semel accept events --erased 1..2 --rows 2 --why x")
-    assert "batch 1: 1 row; batch 2: 2 rows" in shell.err
-    assert not any(m.erased for m in markers_of(output.spec)) and not output.audit().ok
-    shell.runs(step)
+    assert "3 rows and records are missing (batch 1: 1 rows" in shell.err
+    assert not any(m.erased for m in markers_of(output.spec))
+    shell.runs(step, code=1)
+    shell.runs("semel accept events --erased 1..2 --rows 3 --why x")
     output.proven()
 
 
@@ -225,7 +218,7 @@ def test_a_replay_brings_nothing_back(output: Output, shell: Shell) -> None:
     shell.runs("semel accept events --erased 2 --rows 2 --why x")
     with pytest.raises(TerminalError, match="erased data of batch 2"):
         replay.plan(output.ledger, output.spec, "again", 2)
-    assert "semel show 2" in shell.fails("semel compare events --batches 1..3")
+    assert "--batch 2" in shell.fails("semel compare events --batches 1..3")
     shell.runs("semel replay events --batches 3")
     output.proven()
 
@@ -265,3 +258,31 @@ def test_a_kill_between_marker_and_ledger(bench: Workbench, ledger: Ledger, shel
     assert len(ledger.rows("accept", "erasures", pipeline_id=1, count=5)) == 1
     assert audit(spec).ok and not list(layout.of(spec).glob("markers/.*"))
 
+
+# Attacks ER1.
+def test_objects_go_by_a_replay(bench: Workbench, ledger: Ledger, s3: S3, shell: Shell) -> None:
+    """Nothing is recorded of a sink that a replay, or its own rules, make lose rows."""
+    place = Prefix(bench, s3)
+    bench.write("in/1.jsonl", events(0, 5))
+    run(ledger, place.spec(), "r1")
+    assert shell.fails("semel accept events --erased 1 --rows 5 --why x") == "semel audit events"
+    assert "a replay replaces objects" in shell.err
+
+
+# Attacks ER1, F9.
+@pytest.mark.parametrize("at", ["finalize.before_publish", "finalize.after_publish"])
+@pytest.mark.parametrize("output", ["delta", "files"], indirect=True)
+def test_a_finalizer_that_comes_late(output: Output, shell: Shell, at: str) -> None:
+    """A twin has finalized the batch, and its rows were erased: it takes nothing back."""
+    output.bench.write("in/4.jsonl", events(40, 50))
+    batch = committed(output.ledger, output.spec, "r4")
+
+    def erased() -> None:
+        finalize(output.ledger, output.spec, batch)
+        output.delete("n >= 40")
+        shell.runs(f"semel accept events --erased {batch} --rows 10 --why x")
+
+    with failpoints.armed(at, erased):
+        assert finalize(output.ledger, output.spec, batch).found
+    assert output.proven().batches == 4
+    assert markers_of(output.spec)[-1].erased_rows == 10

@@ -68,7 +68,8 @@ class Marker:
     types as the marker writes them, `sink_schema` as types. docs/protocol.md explains `generation`,
     `replay`, `admits`, `code`, `code_digest`, `parser_rules`, `buckets`, `covers`, `times` and
     `exact_from` and
-    `erased`. `files` has the ids files, too, that exact gave to a batch that was at least once, if it was `taught`.
+    `erased`. `files` has the ids files, too, that exact gave to a batch that was at least once, if
+    it was `taught`.
     """
 
     path: Path

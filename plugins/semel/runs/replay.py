@@ -165,7 +165,8 @@ def plan(
         # Keeps RP2.
         now = _roots(connection, pipeline, batches=(root, root))
         moved = anew and partitions.version(connection, pipeline.pipeline_id) != version
-        begun = not now or now[0]["erased"] or now[0]["newest"] != found["newest"] or _at_work(connection, root)
+        begun = not now or now[0]["newest"] != found["newest"] or _at_work(connection, root)
+        begun = begun or now[0]["erased"]
         if moved or begun:
             raise RetryableError(
                 f"another request began to replay batch {root} at the same time",

@@ -182,7 +182,7 @@ class Sink(ABC):
     """
 
     erasable: bool = True
-    """A person may delete rows there, which no rule of its own does."""
+    """A person may delete rows there, which no rule of its own and no replay does."""
 
     address: str
     """Canonical, without secrets. Two pipelines with the same address write to the same place."""
@@ -265,9 +265,6 @@ class Sink(ABC):
         finalize, once the marker is durable, and before the ledger says so; it may run twice, even
         at once, and late. It never puts an older copy over a newer one. Errors as of `publish`.
         """
-
-    def erased(self, marker: "Published") -> None:  # noqa: ARG002
-        """Keep a copy of a marker that a person's word has changed, as `marked` does. By accept."""
 
     def remove(self, old: "Published") -> int:  # noqa: ARG002
         """Remove the files of a replaced output, where its `declared` is `in_files`. By collect,

@@ -207,11 +207,14 @@ def _missing(
         "read their records again: treat the ledger as lost, move the markers of these batches "
         "aside, and adopt (docs/operations.md)"
     )
-    if sink.self_noted:
-        lacking = sum(one.left for one in found)
-        span = f"{roots[0]}..{roots[-1]} --rows {lacking}"
-        what += (
-            "; or, if somebody has erased them on purpose, say so: `semel accept "
-            f"{pipeline} --erased {span} --why TEXT`"
-        )
-    return TerminalError(f"{what}; or, where their rows are gone, {again}")
+    erased = were_erased(sink, pipeline, found)
+    return TerminalError(f"{what}{erased}; or, where their rows are gone, {again}")
+
+
+def were_erased(sink: Remote, pipeline: str, found: Collection[Known]) -> str:
+    """What to do if somebody has erased missing rows on purpose, where rows are the only notes."""
+    if not sink.self_noted:
+        return ""
+    roots, lacking = sorted(one.root for one in found), sum(one.left for one in found)
+    command = f"semel accept {pipeline} --erased {roots[0]}..{roots[-1]} --rows {lacking}"
+    return f"; or, if somebody has erased them on purpose, say so: `{command} --why TEXT`"

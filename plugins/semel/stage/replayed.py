@@ -80,9 +80,8 @@ def _winner(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> tuple[Row, Mar
 def erased(root: int) -> TerminalError:
     """The error for a replay or an admission of a batch of which data were erased."""
     return TerminalError(
-        f"somebody has erased data of batch {root}, and the source or its dead letters may have "
-        "them still: computed again, they would be in the output again. Its output stays; give the "
-        "corrected transforms to a pipeline of another name and sink",
+        f"somebody has erased data of batch {root}: computed again, they might be in the output "
+        "again. It stays; give the transforms to a pipeline of another name and sink",
         next=f"semel show {root}",
     )
 

@@ -8,7 +8,6 @@ copy of a marker is ever replaced, by the etag that it had, with a later generat
 """
 
 import json
-import re
 import secrets
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -33,9 +32,6 @@ BATCHES, MARKERS = f"{OWN}/batches", f"{OWN}/markers"
 
 _NEAR = 20
 """How far back the newest notes are looked for first, as a multiple of their number."""
-
-_NUMBERS = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?")
-"""The generation of a marker, and how many times data of its batch were erased, if they were."""
 
 _ROUNDS_MAX = 8  # A twin puts a copy while this one does, at most a few times.
 _FIELDS = {"pipeline": str, "batch_id": int, "commit_seq": int, "fence": int, "rows": int,
@@ -123,29 +119,26 @@ def _note(store: Store, found: Object) -> Note | Damaged:
 
 
 # Keeps OB12.
-def copy(store: Store, batch_id: int, marker: Path) -> None:
+def copy(store: Store, won: Won, marker: Path) -> None:
     """Keep a copy of the marker as it is now. HEAD decides, before and after each try.
 
     CorruptionError: something else is in its place. RetryableError: others are at it.
     """
     text, key = marker.read_bytes(), f"{MARKERS}/{marker.name}"
-    plain = parsed(text)
-    own = plain.get("generation", 1), len(plain.get("erased", ()))
-    about = {CHECKSUM: xxhash.xxh3_128_hexdigest(text)}
-    about[GENERATION] = ".".join(map(str, own if own[1] else own[:1]))
+    generation = int(parsed(text).get("generation", 1))
+    about = {CHECKSUM: xxhash.xxh3_128_hexdigest(text), GENERATION: str(generation)}
     for _ in range(_ROUNDS_MAX):
         try:
             found, there = store.head(key)
         except FileNotFoundError:
             store.create(key, text, about)
             continue
-        of = _NUMBERS.fullmatch(there.get(GENERATION, ""))
-        newest = (int(of[1]), int(of[2] or 0)) if of else own
-        if there == there | about or newest > own:
+        of = there.get(GENERATION, "")
+        if there == there | about or (of.isdecimal() and int(of) > generation):
             return
-        if newest == own:
+        if not of.isdecimal() or int(of) == generation:
             raise CorruptionError(
-                f"batch {batch_id}: {store.place}/{key} is not a copy of its marker {marker}; "
+                f"batch {won.batch_id}: {store.place}/{key} is not a copy of its marker {marker}; "
                 "nothing was touched. Ask who has put it, and remove it",
                 next=AGAIN,
             )
@@ -154,7 +147,7 @@ def copy(store: Store, batch_id: int, marker: Path) -> None:
         except (FileNotFoundError, UnavailableError):
             continue  # A twin was faster; or the answer was lost.
     raise RetryableError(
-        f"batch {batch_id}: {store.place}/{key} was changed by others {_ROUNDS_MAX} times; run "
+        f"batch {won.batch_id}: {store.place}/{key} was changed by others {_ROUNDS_MAX} times; run "
         "this again"
     )
 

@@ -58,6 +58,7 @@ class ObjectsSink(Remote):
     """Files go below a prefix. See `semel.sinks.Sink` for when each method is called."""
 
     replaceable = True
+    erasable = False
 
     def __init__(self, context: Context) -> None:
         self._context, self._declared = context, context.declared
@@ -145,15 +146,9 @@ class ObjectsSink(Remote):
         failpoints.point("sink.after_put")
 
     def marked(self, won: Won, marker: Path) -> None:
-        self._copy(won.batch_id, marker)
-
-    def erased(self, marker: "Published") -> None:
-        self._copy(marker.batch_id, marker.path)
-
-    def _copy(self, batch_id: int, marker: Path) -> None:
         failpoints.point("sink.before_copy")
         with self._allowed():
-            noted.copy(self._store, batch_id, marker)
+            noted.copy(self._store, won, marker)
         failpoints.point("sink.after_copy")
 
     def forget(self, batches: Sequence[int]) -> str:

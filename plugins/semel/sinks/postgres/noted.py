@@ -149,8 +149,8 @@ def check_count(
     if count == left or (told.later and count < left):
         return
     what = (
-        f"{target.address} has {count} rows of batch {marker.made_by}, and {left} of those that were "
-        "put in are not erased: somebody has changed them"
+        f"{target.address} has {count} rows of batch {marker.made_by}, and {left} were put "
+        f"in{' and not erased' if marker.erased_rows else ''}: somebody has changed them"
     )
     if target.key:
         raise MiscountError(f"{what}; restore them")
