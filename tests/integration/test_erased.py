@@ -5,6 +5,7 @@ from collections.abc import Callable
 import duckdb
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -286,3 +287,40 @@ def test_a_finalizer_that_comes_late(output: Output, shell: Shell, at: str) -> N
         assert finalize(output.ledger, output.spec, batch).found
     assert output.proven().batches == 4
     assert markers_of(output.spec)[-1].erased_rows == 10
+
+
+# Attacks ER1.
+def test_what_is_not_to_be_recorded(
+    bench: Workbench, ledger: Ledger, table: Output, shell: Shell
+) -> None:
+    """Nothing while a batch is being replayed; and no rows of mode upsert, of which a later batch
+    may have replaced any number."""
+    table.delete("n = 21")
+    replay.plan(ledger, bench.spec(sink=TABLE, source={"unknown": "quarantine"}), "again", 2)
+    step = shell.fails("semel accept events --erased 2 --rows 1 --why x")
+    assert "is being replayed" in shell.err and step == "semel batches events"
+    upsert = {**TABLE, "table": "others", "mode": "upsert", "key": ["id"]}
+    other = Output(bench, ledger, bench.spec("others", sink=upsert), table.delete)
+    bench.write("in/4.jsonl", events(10, 15))
+    run(ledger, other.spec, "r4")
+    shell.fails("semel accept others --erased 1..99 --rows 5 --why x")
+    assert "(nothing)" in shell.err
+
+
+# Attacks ER3.
+@pytest.mark.rest
+def test_windows_of_a_person(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """Partial rows of a key are erased: those that are left are counted again."""
+    spec = bench.spec(
+        record_time="at", window={"size": "1 hour"},
+        aggregate={"by": ["id"], "columns": {"found": "count()", "sum": "sum(n)"}},
+    )  # fmt: skip
+    bench.write("in/1.jsonl", events(0, 5))
+    run(ledger, spec, "r1")
+    [file] = spec.sink_path().glob("**/*.parquet")
+    rows = pq.read_table(file, partitioning=None)
+    pq.write_table(rows.filter(pc.not_equal(rows["id"], "e000003")), file)
+    shell.runs("semel accept events --erased 1 --rows 1 --why x")
+    assert audit(spec).ok
+    pq.write_table(rows.filter(pc.not_equal(rows["id"], "e000003")).slice(1), file)
+    assert not audit(spec).ok
