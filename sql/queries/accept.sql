@@ -17,3 +17,29 @@ DELETE FROM semel.refusal WHERE pipeline_id = :pipeline_id AND name = :name;
 
 -- name: forget_columns
 UPDATE semel.pipeline SET sink_schema = NULL WHERE pipeline_id = :pipeline_id;
+
+-- name: erasable
+-- The finalized batches of a range that are no replays, and are not being replayed.
+SELECT b.batch_id
+FROM semel.batch AS b
+WHERE b.pipeline_id = :pipeline_id AND b.batch_id BETWEEN :first AND :last
+  AND b.replays IS NULL AND b.status = 'finalized'
+  AND NOT EXISTS (SELECT FROM semel.batch AS r
+                  WHERE COALESCE(r.replays, r.batch_id) = b.batch_id AND r.replays IS NOT NULL
+                    AND r.status <> 'abandoned' AND r.status IN ('planned', 'committed'));
+
+-- name: erase
+-- Keeps ER2.
+INSERT INTO semel.erasure (batch_id, accepted_at, accepted_by, reason, rows, records)
+SELECT e.batch_id, e."at", e."by", e.why, e.rows, e.records
+FROM jsonb_to_recordset(CAST(:erasures AS jsonb))
+         AS e (batch_id bigint, "at" timestamptz, "by" text, why text, rows bigint, records bigint)
+ON CONFLICT DO NOTHING;
+
+-- name: erasures
+SELECT e.batch_id, e.rows, e.records, e.reason, e.accepted_by, e.accepted_at
+FROM semel.erasure AS e
+JOIN semel.batch AS b USING (batch_id)
+WHERE b.pipeline_id = :pipeline_id
+ORDER BY e.accepted_at DESC, e.batch_id
+LIMIT :count;

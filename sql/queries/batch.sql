@@ -19,9 +19,13 @@ LEFT JOIN semel.batch AS o ON o.batch_id = COALESCE(b.admits, r.admits)
 WHERE b.batch_id = :batch_id;
 
 -- name: known
--- What may be in a pipeline's target, with how much of it: the newest batches, NULL: all.
+-- What may be in a pipeline's target, with how much of it: the newest batches, NULL: all. `left`:
+-- without the rows that were erased.
 SELECT b.batch_id, COALESCE(b.replays, b.batch_id) AS root,
        COALESCE(b.commit_seq, r.commit_seq) AS commit_seq, a.fence, a.rows_written AS rows,
+       a.rows_written - CAST(COALESCE((
+           SELECT sum(e.rows) FROM semel.erasure AS e
+           WHERE e.batch_id = COALESCE(b.replays, b.batch_id)), 0) AS bigint) AS "left",
        b.finalized_at, b.replaced_by IS NOT NULL AS replaced
 FROM semel.batch AS b
 JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'

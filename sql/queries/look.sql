@@ -32,7 +32,9 @@ SELECT b.batch_id, b.pipeline, b.request_key, b.ordinal, b.status,
        b.finalized_at,
        (SELECT count(*) FROM semel.attempt AS t WHERE t.batch_id = b.batch_id) AS attempts,
        a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog, a.quarantined, a.late,
-       a.rows_written
+       a.rows_written,
+       (SELECT CAST(sum(e.rows) AS bigint) FROM semel.erasure AS e
+        WHERE e.batch_id = COALESCE(b.replays, b.batch_id)) AS erased
 FROM newest AS b
 LEFT JOIN semel.batch AS r ON r.batch_id = b.replays
 LEFT JOIN semel.batch AS o ON o.batch_id = COALESCE(b.admits, r.admits)
@@ -64,7 +66,11 @@ SELECT b.batch_id, p.name AS pipeline, p.sink_address, p.archive_path, b.request
        b.generation, b.replaced_by, b.files_removed_at, b.admits, b.admission,
        COALESCE(b.judged_by, b.batch_id) AS judged_by,
        COALESCE(b.admits, r.admits, b.judged_by, b.batch_id) AS claims_of, b.spec -> 'code' AS code,
-       b.spec -> 'source' AS source
+       b.spec -> 'source' AS source,
+       (SELECT string_agg(format('%s rows and %s kept records, by %s, %s: %s', e.rows, e.records,
+                                 e.accepted_by, e.accepted_at, e.reason), '; '
+                          ORDER BY e.accepted_at)
+        FROM semel.erasure AS e WHERE e.batch_id = COALESCE(b.replays, b.batch_id)) AS erased
 FROM semel.batch AS b
 JOIN semel.pipeline AS p USING (pipeline_id)
 LEFT JOIN semel.batch AS r ON r.batch_id = b.replays

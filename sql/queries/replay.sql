@@ -8,7 +8,8 @@ SELECT b.batch_id, b.request_key, COALESCE(b.interval_start, o.interval_start) A
        COALESCE(b.interval_end, o.interval_end) AS interval_end, b.admits, b.admission,
        n.batch_id AS newest, n.generation, n.status AS newest_status, n.request_key AS newest_key,
        COALESCE(f.batch_id, n.batch_id) AS made_by, COALESCE(f.generation, n.generation) AS made,
-       COALESCE(n.judged_by, n.batch_id) AS judged_by, {a.<count>}
+       COALESCE(n.judged_by, n.batch_id) AS judged_by, {a.<count>},
+       EXISTS (SELECT FROM semel.erasure AS e WHERE e.batch_id = b.batch_id) AS erased
 FROM semel.batch AS b
 CROSS JOIN LATERAL (SELECT * FROM semel.batch AS n
                     WHERE COALESCE(n.replays, n.batch_id) = b.batch_id AND n.status <> 'abandoned'

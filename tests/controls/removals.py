@@ -623,6 +623,16 @@ OF_SECONDS: dict[str, Removal] = {
             "plan.register:registering", "spec.sink_path() is None and", new="False and",
             user="plan",
         ),
+    "as many are erased as a person says":
+        code("repair.erased:_check_number", "total != lacking"),
+    "ledger and adopt have the word":
+        sql("accept.erase", "ON CONFLICT", "WHERE false ON CONFLICT"),
+    "rows that are left are counted":
+        code("audit:_Audit._sums", "said -= marker.erased_rows", new="said = found"),
+    "what was erased is not computed again": all_of(
+        code("runs.replay:_check_replaceable", 'found["erased"]'),
+        code("stage.replayed:_winner", "marker.erased"),
+    ),
     "a moved target is proven by its notes":
         code("repair.accept:accept_moved", "owned.check_held(", new="(lambda *_: None)("),
 }

@@ -16,7 +16,8 @@ def note(number: int, **other: object) -> Note:
 
 
 def known(number: int, told: Told) -> Known:
-    return Known(batch_id=number, root=number, commit_seq=number, fence=1, rows=10, told=told)
+    of = {"batch_id": number, "root": number, "commit_seq": number, "fence": 1}
+    return Known(**of, rows=10, left=10, told=told)  # type: ignore[arg-type]
 
 
 # Attacks H1.

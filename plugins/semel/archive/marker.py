@@ -47,6 +47,19 @@ class Admits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Erased:
+    """A person's word that data of a batch were erased: rows of its output, and records of its
+    files in the archive.
+    """
+
+    at: str
+    by: str
+    why: str
+    rows: int
+    records: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Marker:
     """The success marker of one finalized batch.
 
@@ -54,8 +67,9 @@ class Marker:
     `address` is the sink's address when the marker was written. `sink_columns` has names and Arrow
     types as the marker writes them, `sink_schema` as types. docs/protocol.md explains `generation`,
     `replay`, `admits`, `code`, `code_digest`, `parser_rules`, `buckets`, `covers`, `times` and
-    `exact_from`. `files`
-    has the ids files, too, that exact gave to a batch that was at least once, if it was `taught`.
+    `exact_from` and
+    `erased`. `files` has the ids files, too, that exact gave to a batch that was at least once, if
+    it was `taught`.
     """
 
     path: Path
@@ -87,6 +101,7 @@ class Marker:
     covers: Times
     times: dict[int | None, tuple[datetime, datetime]]
     exact_from: int | None
+    erased: tuple[Erased, ...] = ()
     taught: bool = False
 
     @property
@@ -96,6 +111,11 @@ class Marker:
         A replay's declaration may be of another guarantee than its root's.
         """
         return not self.spec.by_position and self.commit_seq >= (self.exact_from or 1)
+
+    @property
+    def erased_rows(self) -> int:
+        """Rows of the output that were erased, by a person's word."""
+        return sum(one.rows for one in self.erased)
 
     @property
     def made_by(self) -> int:
@@ -266,6 +286,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         covers=Times.from_plain(plain.get("covers", ())),
         times=dict(map(_time, plain.get("times", ()))),
         exact_from=plain.get("exact_from", spec.exact_from),
+        erased=tuple(typed(Erased, one) for one in plain.get("erased", ())),
     )
     if spec.record_id and not marker.exact and (taught := _taught(marker)) is not None:
         marker = replace(marker, files=(*marker.files, *taught), taught=True)

@@ -88,8 +88,9 @@ def known_batches(
             commit_seq=r["commit_seq"],
             fence=r["fence"],
             rows=r["rows"],
+            left=r["left"],
             finalized_at=r["finalized_at"],
-            told=Told.LISTED if r["finalized_at"] and not r["replaced"] and r["rows"]
+            told=Told.LISTED if r["finalized_at"] and not r["replaced"] and r["left"]
             else Told.POSSIBLE,
         )
         for r in rows(connection, "batch", "known", **values)
@@ -104,15 +105,16 @@ def by_markers(markers: Iterable[Marker]) -> list[Known]:
     found = []
     for newest in markers:
         for marker in generations(newest):
-            rows = sum(file.records for file in marker.of_kind(Kind.DATA))
+            left = sum(file.records for file in marker.of_kind(Kind.DATA))
             found.append(
                 Known(
                     batch_id=marker.made_by,
                     root=marker.batch_id,
                     commit_seq=marker.commit_seq,
                     fence=marker.replay.fence if marker.replay else marker.fence,
-                    rows=rows,
-                    told=Told.LISTED if marker is newest and rows else Told.POSSIBLE,
+                    rows=left + marker.erased_rows,
+                    left=left,
+                    told=Told.LISTED if marker is newest and left else Told.POSSIBLE,
                 )
             )
     return found

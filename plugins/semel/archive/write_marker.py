@@ -297,6 +297,18 @@ def _successor(text: bytes, batch: Batch, won: Row, output: dict[str, Any]) -> d
     }
 
 
+# Keeps ER1.
+def erase(path: Path, content: dict[str, Any]) -> None:
+    """Put the marker of a batch of which data were erased in the place of the one there, in one
+    step. The caller holds the lock of the pipeline, and the batch is finalized.
+    """
+    made = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    with Sealed(made) as file:
+        file.write(_text(content))
+    os.rename(made, path)
+    sync_folder(path.parent)
+
+
 def _check_same(path: Path, there: dict[str, Any], content: dict[str, Any]) -> None:
     """CorruptionError: the marker `there` is not the winning attempt's."""
     if any(there.get(key) != content.get(key) for key in _OF_ATTEMPT):

@@ -336,7 +336,7 @@ class _Audit:
                 "transformed": bool(marker.spec.transforms),
                 "checked": not first.sink.in_folder,
                 "registered": first.source.typed,
-                "replaced": self._may_be_replaced(marker),
+                "replaced": self._may_be_replaced(marker) or bool(marker.erased),
                 "reread": marker.batch_id in self._reading.reread,
                 "proven": marker.batch_id not in self._reading.lost,
             }
@@ -418,9 +418,13 @@ class _Audit:
             self._findings.examine("sums")
             for name, found in row.items():
                 said = getattr(marker.counts, name)
-                if name in OF_THE_OUTPUT and self._may_be_replaced(marker):
-                    said = min(said, found)
+                # Keeps ER3.
+                if name in OF_THE_OUTPUT:
+                    said -= marker.erased_rows
+                    said = min(said, found) if self._may_be_replaced(marker) else said
                 if said != found:
+                    erased = name in OF_THE_OUTPUT and marker.erased_rows
+                    said = f"{said} and {erased} erased" if erased else said
                     what = f"the marker says {name} = {said}, source and files show {found}"
                     offender = Offender(what=what, batch=batch, file=marker.path.name)
                     self._findings.blame("sums", offender)
@@ -443,6 +447,9 @@ class _Audit:
         if made := [m.commit_seq for m in self._markers if m.spec.record_id and not m.exact]:
             ended = max(made) < max(marker.commit_seq for marker in self._markers)
             notes.append(repeats_of(max(made) + 1 if ended else None))
+        if erased := {m.batch_id: m.erased_rows for m in self._markers if m.erased}:
+            rows = count(sum(erased.values()), "row")
+            notes.append(f"somebody has erased {rows} of {those(erased)}, and has said so")
         if self._in_flight:
             shown = ", ".join(map(str, sorted(self._in_flight)))
             notes.append(

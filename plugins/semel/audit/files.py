@@ -125,7 +125,7 @@ def check_files(
         if marker.taught:  # Some of its survivors have one id, or none.
             owner[layout.ids_list(marker.archive, marker.batch_id)] = marker.batch_id
             survivors = min(survivors, sum(kept))
-        if kept and sum(kept) != survivors:
+        if kept and sum(kept) != survivors and not marker.erased:
             what = f"its ids files hold {sum(kept)} ids of {survivors} survivors"
             findings.blame("files", Offender(what=what, batch=marker.batch_id))
     findings.examine("strays", len(there))

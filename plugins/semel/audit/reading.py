@@ -69,6 +69,10 @@ class Reading:
                 if first is None:  # Blamed before: nobody knows by what its records were judged.
                     self.lost.add(marker.batch_id)
                     continue
+                # Keeps ER3.
+                if any(one.records for one in marker.erased):
+                    self._forget(marker)
+                    continue
                 try:
                     places = self._left_to(marker)
                 except SourceError as error:
@@ -194,6 +198,9 @@ class Reading:
         return fast.dialect(marker.spec, header, marker.bucket_seconds, marker.parser_rules)
 
     def _blame(self, marker: Marker, claim: Claim | None, error: Exception) -> None:
+        if marker.erased and isinstance(error, SourceError):  # Its source was erased, too.
+            self._forget(marker)
+            return
         self.lost.add(marker.batch_id)
         offender = Offender(
             what=f"batch {marker.batch_id} cannot be proven: {error}",

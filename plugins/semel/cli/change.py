@@ -39,6 +39,17 @@ def accept(
         int | None,
         typer.Option("--refused", metavar="BATCH", help="Keep rows that its table refuses apart."),
     ] = None,
+    erased: Annotated[
+        str | None,
+        typer.Option("--erased", metavar="A[..B]", help="Data of these batches were erased."),
+    ] = None,
+    rows: Annotated[
+        int,
+        typer.Option("--rows", min=0, help="With --erased: how many rows and kept records in all."),
+    ] = 0,
+    why: Annotated[
+        str, typer.Option("--why", metavar="TEXT", help="With --erased: the reason, which is kept.")
+    ] = "",
     as_json: console.AsJson = False,
 ) -> None:
     """Settle a file that plan refused: as a new generation (default), --same or --lost.
@@ -50,22 +61,36 @@ def accept(
     folder or the source's. Or: let the output have new --columns. Or, for a committed batch of
     which the sink's table refuses rows: land the others, and keep the --refused ones apart. Or,
     where the sink's table or topic was --moved, or its host has another name: go on there, if its
-    own notes prove that it is the same.
+    own notes prove that it is the same. Or: data of finalized batches were --erased on purpose, as
+    many --rows of the output and records of the archive in all.
 
     Example: semel accept flights flights/flights-2013-01-01.jsonl
     """
-    if (path is not None) + columns + moved + (refused is not None) != 1:
-        raise typer.BadParameter("give either a PATH, --columns, --moved or --refused BATCH")
+    given = (path is not None) + columns + moved + (refused is not None) + (erased is not None)
+    if given != 1:
+        ways = "a PATH, --columns, --moved, --refused BATCH or --erased A..B"
+        raise typer.BadParameter(f"give either {ways}")
+    if (erased is not None) != bool(rows and why.strip()):
+        raise typer.BadParameter("--erased A..B, --rows and --why go together")
     if same + lost + columns + bool(start) > 1:
         raise typer.BadParameter("--same, --lost, --from and --columns exclude each other")
     from semel import pipeline as pipelines
     from semel.ledger import Ledger
+    from semel.model.batch import numbers
     from semel.repair.accept import accept_columns, accept_file, accept_moved, accept_refused
+    from semel.repair.erased import accept_erased
     from semel.repair.losses import accept_loss
 
     spec = pipelines.find(pipeline)
     unit = spec.source.unit
     with Ledger() as ledger:
+        if erased is not None:
+            span = numbers(erased)
+            gone = accept_erased(ledger, spec, span, lacking=rows, why=why)
+            said = [f"erased: {one}" for one in gone] or ["this was recorded before"]
+            payload = {"pipeline": pipeline, "erased": gone}
+            console.emit(payload, as_json=as_json, render=lambda: print("\n".join(said)))
+            return
         if refused is not None:
             accept_refused(ledger, spec, refused)
             text = f"batch {refused} is finalized; `semel show {refused}` names its archive"

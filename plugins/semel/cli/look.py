@@ -196,6 +196,11 @@ def gaps(pipeline: Pipeline, as_json: console.AsJson = False) -> None:
                 f"lost: {loss.name!r} {unit} {loss.start} to {loss.end}: {loss.reason}, by "
                 f"{loss.accepted_by}, {loss.accepted_at:%Y-%m-%d %H:%M}"
             )
+        for one in found.erasures:
+            print(
+                f"erased: {one.rows:,} rows of batch {one.batch_id}: {one.reason}, by "
+                f"{one.accepted_by}, {one.accepted_at:%Y-%m-%d %H:%M}"
+            )
         if not found.gaps and not found.refusals:
             print(f"{pipeline}: all that the source holds is finalized")
         for line in _takes(spec, found):
@@ -342,6 +347,7 @@ def _beside(r: Any) -> str:
         f"replays {r['replays']}, generation {r['generation']}" if r["replays"] else "",
         f"judges dead letters of {r['admits']}" if r["admits"] else "",
         f"replaced by {r['replaced_by']}" if r["replaced_by"] else "",
+        f"{r['erased']:,} rows erased" if r["erased"] is not None else "",
     ]
     found = "; ".join(part for part in said if part)
     return f" ({found})" if found else ""

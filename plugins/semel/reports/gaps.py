@@ -67,16 +67,29 @@ class Loss:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Erasure:
+    """Rows of a batch, and records of its files in the archive, that a person has erased."""
+
+    batch_id: int
+    rows: int
+    records: int
+    reason: str
+    accepted_by: str
+    accepted_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class Gaps:
     """The answer of gaps. Refused files are judged as a plan would judge them now.
 
-    `losses` are the last LOSSES_SHOWN that a person accepted.
+    `losses` and `erasures` are the last LOSSES_SHOWN that a person accepted.
     """
 
     pipeline: str
     gaps: tuple[Gap, ...]
     refusals: tuple[Refusal, ...]
     losses: tuple[Loss, ...] = ()
+    erasures: tuple[Erasure, ...] = ()
 
     @property
     def idle(self) -> bool:
@@ -123,6 +136,8 @@ def gaps_beside(
             pipeline_id=pipeline_id,
             count=LOSSES_SHOWN,
         )
+        values = {"pipeline_id": pipeline_id, "count": LOSSES_SHOWN}
+        erasures = rows(connection, "accept", "erasures", **values)
     whens = {one.name: one.when for one in seen.shown.found}
     found = [gap for offer in seen.matched.offers for gap in _of(offer, seen.free)]
     next_look = seen.source.narrowed(None, partial(ledger.rows, pipeline_id=pipeline_id))
@@ -137,6 +152,7 @@ def gaps_beside(
         gaps=tuple(found),
         refusals=seen.refusals,
         losses=tuple(Loss(**r) for r in losses),
+        erasures=tuple(Erasure(**r) for r in erasures),
     )
     return answer, seen.shown.found
 

@@ -41,7 +41,7 @@ from semel.plan.register import register
 from semel.runs.run import finish
 from semel.sources import Offer
 from semel.stage import Engine
-from semel.stage.replayed import check_source, check_verdicts, has_letters, outputs
+from semel.stage.replayed import check_source, check_verdicts, erased, has_letters, outputs
 
 Anew = list[tuple[Claim, Offer]]
 """What the source has replaced of what a batch reads, each with what is there now."""
@@ -166,6 +166,7 @@ def plan(
         now = _roots(connection, pipeline, batches=(root, root))
         moved = anew and partitions.version(connection, pipeline.pipeline_id) != version
         begun = not now or now[0]["newest"] != found["newest"] or _at_work(connection, root)
+        begun = begun or now[0]["erased"]
         if moved or begun:
             raise RetryableError(
                 f"another request began to replay batch {root} at the same time",
@@ -526,6 +527,9 @@ def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> Anew:
 def _check_replaceable(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> None:
     """SemelError: the newest output of a batch cannot be replaced now."""
     root = found["batch_id"]
+    # Keeps ER4.
+    if found["erased"]:
+        raise erased(root)
     if found["newest_status"] != BatchStatus.FINALIZED:
         number = found["newest"]
         planned = found["newest_status"] == BatchStatus.PLANNED

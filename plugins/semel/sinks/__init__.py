@@ -181,6 +181,9 @@ class Sink(ABC):
     one `with sink:` block, as in finalize: there it may keep one, for the one thread.
     """
 
+    erasable: bool = True
+    """A person may delete rows there, which no rule of its own and no replay does."""
+
     address: str
     """Canonical, without secrets. Two pipelines with the same address write to the same place."""
 
@@ -325,10 +328,12 @@ class Sink(ABC):
 class Remote(Sink):
     """A sink in a service: a table, a topic, a store of objects.
 
-    `replaceable`: a replay replaces the rows of its batch there.
+    `replaceable`: a replay replaces the rows of its batch there. `self_noted`: its rows are the
+    notes on its batches.
     """
 
     replaceable: bool = False
+    self_noted: bool = False
 
     @abstractmethod
     def notes(self, newest: Newest | None = None) -> Notes:

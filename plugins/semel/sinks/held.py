@@ -62,7 +62,8 @@ def judge(told: Told, holds: Holds) -> Finding:
 class Known:
     """A batch that may be in the target, by the markers or the ledger. `root`: see `Batch.root`.
 
-    `finalized_at`: by the ledger; markers do not tell it.
+    `left`: its rows without those that were erased. `finalized_at`: by the ledger; markers do not
+    tell it.
     """
 
     batch_id: int
@@ -70,6 +71,7 @@ class Known:
     commit_seq: int
     fence: int
     rows: int
+    left: int
     told: Told
     finalized_at: datetime | None = None
 
@@ -78,7 +80,7 @@ class Known:
         if note is None:
             return Holds.NOTHING
         if note.fence is None:
-            same = note.commit_seq == self.commit_seq and note.rows <= self.rows
+            same = note.commit_seq == self.commit_seq and note.rows <= self.left
         else:
             wanted = self.commit_seq, self.fence, self.rows
             same = (note.commit_seq, note.fence, note.rows) == wanted
@@ -201,7 +203,18 @@ def _missing(
         return TerminalError(
             f"{what}; or `{again}` computes their rows again from the source{others}", next=again
         )
-    return TerminalError(
-        f"{what}; or, where their rows are gone, read their records again: treat the ledger as "
-        "lost, move the markers of these batches aside, and adopt (docs/operations.md)"
+    again = (
+        "read their records again: treat the ledger as lost, move the markers of these batches "
+        "aside, and adopt (docs/operations.md)"
     )
+    erased = were_erased(sink, pipeline, found)
+    return TerminalError(f"{what}{erased}; or, where their rows are gone, {again}")
+
+
+def were_erased(sink: Remote, pipeline: str, found: Collection[Known]) -> str:
+    """What to do if somebody has erased missing rows on purpose, where rows are the only notes."""
+    if not sink.self_noted:
+        return ""
+    roots, lacking = sorted(one.root for one in found), sum(one.left for one in found)
+    command = f"semel accept {pipeline} --erased {roots[0]}..{roots[-1]} --rows {lacking}"
+    return f"; or, if somebody has erased them on purpose, say so: `{command} --why TEXT`"

@@ -70,7 +70,20 @@ def check_verdicts(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> None:
 
 def _winner(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> tuple[Row, Marker]:
     won = ledger.rows("replay", "won", root=batch_id)[0]
-    return won, marker_of(pipeline, batch_id, won["generation"])
+    marker = marker_of(pipeline, batch_id, won["generation"])
+    # Keeps ER4.
+    if marker.erased:
+        raise erased(batch_id)
+    return won, marker
+
+
+def erased(root: int) -> TerminalError:
+    """The error for a replay or an admission of a batch of which data were erased."""
+    return TerminalError(
+        f"somebody has erased data of batch {root}: computed again, they might be in the output "
+        "again. It stays; give the transforms to a pipeline of another name and sink",
+        next=f"semel show {root}",
+    )
 
 
 def has_letters(ledger: Ledger, admits: int, admission: int) -> int:

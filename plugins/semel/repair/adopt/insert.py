@@ -56,8 +56,16 @@ def write_batches(
         _insert_claims(connection, some, of)
         _insert_files(connection, some, of)
     pairs = [pair for each in batches for pair in pairwise(each.outputs)]
+    # Keeps ER2.
+    erase(connection, [each.newest for each in batches])
     replaced = [{"batch_id": old.made_by, "replaced_by": new.made_by} for old, new in pairs]
     change(connection, "adopt", "replaced", replaced=json.dumps(replaced))
+
+
+def erase(connection: sa.Connection, markers: list[Marker]) -> None:
+    """Let the ledger have what markers say was erased. What it has stays."""
+    erasures = [{"batch_id": m.batch_id, **asdict(one)} for m in markers for one in m.erased]
+    change(connection, "accept", "erase", erasures=json.dumps(erasures))
 
 
 def _parts(markers: list[Marker]) -> Iterator[list[Marker]]:

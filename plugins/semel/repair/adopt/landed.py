@@ -29,21 +29,24 @@ def check_landed(
     if not (differ.foreign or differ.others):
         _refuse_strays(spec, sink, kept, found, differ.strays)
         if differ.missing:
-            raise _missing(sink.address, kept, differ.missing)
+            raise _missing(sink, spec.name, kept, differ.missing)
     held.refuse(sink, spec.name, layout.markers(kept), differ)
     return next(iter(ledgers), None)
 
 
-def _missing(address: str, kept: Path, missing: tuple[held.Known, ...]) -> TerminalError:
+def _missing(
+    sink: Remote, pipeline: str, kept: Path, missing: tuple[held.Known, ...]
+) -> TerminalError:
     """The error for missing rows: once adopted, their records would never be read again."""
     roots = sorted({one.root for one in missing})
     first = layout.marker(kept, roots[0])
     return TerminalError(
-        f"{address} does not say that it holds {held.named(roots)}, whose markers lie in "
+        f"{sink.address} does not say that it holds {held.named(roots)}, whose markers lie in "
         f"{layout.markers(kept)}: it was restored to an earlier time, or is another place. Taken "
-        "over so, their rows would be missing for ever. Restore it with its notes; or, where their "
-        f"rows are gone, move the markers of these batches aside ({first}, ...), and the next run "
-        f"reads their records again. {READ_AGAIN}",
+        "over so, their rows would be missing for ever. Restore it with its notes"
+        f"{held.were_erased(sink, pipeline, missing)}; or, where their rows are gone, move the "
+        f"markers of these batches aside ({first}, ...), and the next run reads their records "
+        f"again. {READ_AGAIN}",
         next=AGAIN,
     )
 

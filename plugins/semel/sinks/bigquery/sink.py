@@ -38,6 +38,8 @@ def opened(context: Context, address: str | None, looks: object) -> "BigQuerySin
 class BigQuerySink(Remote):
     """Rows go to `target`. See `semel.sinks.Sink` for when each method is called."""
 
+    self_noted = True
+
     def __init__(self, target: BigQueryTarget, pipeline: str) -> None:
         self._target, self._pipeline = target, pipeline
         self.address = target.address

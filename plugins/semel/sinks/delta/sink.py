@@ -29,6 +29,8 @@ def opened(context: Context, address: str | None, looks: object) -> "DeltaSink":
 class DeltaSink(Remote):
     """Rows go to a table. See `semel.sinks.Sink` for when each method is called."""
 
+    self_noted = True
+
     def __init__(self, table: Table, pipeline: str) -> None:
         self._table, self._pipeline = table, pipeline
         self.address = table.address

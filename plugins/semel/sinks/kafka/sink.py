@@ -54,6 +54,8 @@ def opened(context: Context, address: str | None, looks: object) -> "KafkaSink":
 class KafkaSink(Remote):
     """Rows go to `target`. See `semel.sinks.Sink` for when each method is called."""
 
+    erasable = False
+
     def __init__(self, target: KafkaTarget, pipeline: str) -> None:
         self._target, self._pipeline = target, pipeline
         self.address = target.address

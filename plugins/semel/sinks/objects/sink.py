@@ -59,6 +59,7 @@ class ObjectsSink(Remote):
     """Files go below a prefix. See `semel.sinks.Sink` for when each method is called."""
 
     replaceable = True
+    erasable = False
 
     def __init__(self, context: Context) -> None:
         self._context, self._declared = context, context.declared

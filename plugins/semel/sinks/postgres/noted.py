@@ -145,11 +145,12 @@ def check_count(
             f"marker is {marker.path}: it was restored to an earlier time, or is another place; "
             "restore it with its notes"
         )
-    if count == told.rows or (told.later and count < told.rows):
+    left = told.rows - marker.erased_rows
+    if count == left or (told.later and count < left):
         return
     what = (
-        f"{target.address} has {count} rows of batch {marker.made_by}, and {told.rows} were put "
-        "in: somebody has changed them"
+        f"{target.address} has {count} rows of batch {marker.made_by}, and {left} were put "
+        f"in{' and not erased' if marker.erased_rows else ''}: somebody has changed them"
     )
     if target.key:
         raise MiscountError(f"{what}; restore them")
