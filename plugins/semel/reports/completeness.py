@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import islice, pairwise
+from typing import NamedTuple
 
 from semel.declare.parts import Select
 from semel.errors import LimitError, TerminalError
@@ -22,6 +23,9 @@ from semel.reports import intervals
 
 WINDOWS_SHOWN = 31
 """Windows that `semel windows` lists by default."""
+
+HOLDERS_SHOWN = 10
+"""Holders that an answer names."""
 
 WINDOWS_MAX = 1_000
 """Windows of one answer: a month of hours."""
@@ -40,11 +44,19 @@ class Window:
     commands: tuple[str, ...] = ()
 
 
+class Holder(NamedTuple):
+    """What keeps held windows from being complete: a batch or a part of the source, and why."""
+
+    name: str
+    why: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """The answer of windows, newest first. `known`: the newest time that something is known of: of
     a pipeline with select: arrival its event time. `declared`: they are those of `window`, and
-    not the intervals of the schedule.
+    not the intervals of the schedule. `holders`: what holds the held ones, as far as the ledger
+    knows, the first HOLDERS_SHOWN.
     """
 
     pipeline: str
@@ -52,6 +64,7 @@ class Answer:
     declared: bool
     known: datetime | None
     windows: tuple[Window, ...]
+    holders: tuple[Holder, ...] = ()
 
 
 def of(ledger: Ledger, spec: Spec) -> Completeness:
@@ -69,6 +82,7 @@ def of(ledger: Ledger, spec: Spec) -> Completeness:
     return Completeness(
         covered=covered if by_interval else None,
         event_time=found[0]["event_time"] if found and not by_interval else None,
+        arrived_to=found[0]["arrived_to"] if found and not by_interval else None,
         delay=delay,
     )
 
@@ -101,9 +115,21 @@ def windows(
         pipeline=spec.name,
         select=spec.source.select,
         declared=spec.window is not None,
-        known=is_complete.known,
+        known=is_complete.known if is_complete.covered is not None else is_complete.event_time,
         windows=found,
+        holders=_holders(ledger, spec) if State.HELD in (one.state for one in found) else (),
     )
+
+
+def _holders(ledger: Ledger, spec: Spec) -> tuple[Holder, ...]:
+    """The open batches, refusals and unread parts, as the last plan saw them."""
+    found = ledger.rows("completeness", "holders", name=spec.name, count=HOLDERS_SHOWN)
+    holders = [
+        Holder(r["name"], r["why"] or f"{r['unread']:,} {spec.source.unit} are unread")
+        for r in found
+    ]
+    nothing = Holder("the source", "the newest run left data unread, or none has looked since")
+    return tuple(holders) or (nothing,)
 
 
 def newest(is_complete: Completeness, declared: Windows) -> Range | None:

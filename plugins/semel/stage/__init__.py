@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from semel import failpoints
+from semel import failpoints, limits
 from semel.archive import layout, owned, provenance
 from semel.catalog.runs import ensure_segment, snapshot
 from semel.declare.wording import count
@@ -256,6 +256,7 @@ def _begin(
         bucket_seconds=pipeline.bucket_seconds,
         forgotten=pinned.forgotten,
         now_seconds=begun["now_seconds"],
+        times_until=begun["planned_at"] + limits.CLOCKS_AHEAD,
         segment_id=segment,
         runs=() if batch.replays else pinned.runs,
     )

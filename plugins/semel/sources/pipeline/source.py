@@ -89,6 +89,20 @@ class FinalizedBatches(SealedSource):
         stamp = f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
         return Part(name=name, identity=name, fingerprint=stamp, when=None)
 
+    # Keeps W7.
+    def shows_all(self, shown: Listing) -> bool:
+        """Whether the upstream has finalized all that one look at its own source saw, as its newest
+        marker says, and all of that is shown.
+        """
+        try:
+            newest = max(shown.found, key=lambda part: int(part.fingerprint.split(":")[2]))
+            frontier = self._output(newest).frontier
+        except (OSError, CorruptionError):
+            return False
+        names = {part.name for part in shown.found}
+        there = {part.name for part in self.discover().found}  # A listing may miss a new one.
+        return frontier >= int(shown.found[-1].name.rpartition("/b")[2]) and there <= names
+
     def match(self, shown: Listing, known: Known, window: Window) -> Matched:
         return matching.match(self, shown, known, window)
 
