@@ -290,6 +290,8 @@ CREATE TABLE semel.attempt (
     -- What was forgotten when it began, and in scope bucket the buckets that its ids are of.
     forgotten         int8multirange NOT NULL,
     buckets           int8multirange,
+    -- With windows: the record times of what it read, first to last of each split. Null: not known.
+    times             tstzmultirange,
     CONSTRAINT attempt_fence_unique UNIQUE (batch_id, fence),
     -- This prevents a record from vanishing without an account: the sum holds or nothing commits.
     -- Keeps S12.

@@ -4,7 +4,16 @@
 SELECT covered, event_time, arrived_to FROM semel.pipeline WHERE name = :name;
 
 -- name: batch
-SELECT covers, passed_from, passed_to FROM semel.batch WHERE batch_id = :batch_id;
+-- What it made complete, and the record times of its rows and of those that it replaces.
+SELECT b.covers, b.passed_from, b.passed_to,
+       (SELECT range_agg(part)
+        FROM semel.batch AS g
+        JOIN semel.attempt AS a USING (batch_id)
+        CROSS JOIN LATERAL unnest(a.times) AS part
+        WHERE COALESCE(g.replays, g.batch_id) = COALESCE(b.replays, b.batch_id)
+          AND g.generation <= b.generation AND a.status = 'won') AS times
+FROM semel.batch AS b
+WHERE b.batch_id = :batch_id;
 
 -- name: holders
 -- The open batches of a pipeline, what the last plan refused, and what it saw and left.

@@ -51,7 +51,8 @@ WHERE b.batch_id = :batch_id;
 WITH sealed AS (
     UPDATE semel.attempt
     SET status = 'staged', staged_at = clock_timestamp(),
-        buckets = CAST(:buckets AS int8multirange), input_digest = :input_digest,
+        buckets = CAST(:buckets AS int8multirange),
+        times = CAST(:touches AS tstzmultirange), input_digest = :input_digest,
         sink_schema = :sink_schema, {<count> = :<count>}
     WHERE attempt_id = :attempt_id AND status = 'running'
     RETURNING attempt_id, batch_id

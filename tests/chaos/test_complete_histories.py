@@ -40,7 +40,7 @@ from tiers import SEED
 
 FIRST, _, LAST = os.environ.get("SEMEL_COMPLETE_HISTORIES", "48").rpartition("..")
 LEDGER_FIRST, _, LEDGER_LAST = os.environ.get("SEMEL_LEDGER_HISTORIES", "300").rpartition("..")
-STEPS = 6, 14
+STEPS, LEDGER_STEPS = (6, 14), (8, 20)
 WHOLE = 25
 """One history of so many runs every verb."""
 
@@ -523,9 +523,9 @@ class LedgerHistory:
     def runs(self) -> None:
         steps = [
             self.append, self.append, self.looks_now, self.looks_now, self.looks_now, self.writes,
-            self.gives_up, self.lands, self.lands, self.lands, self.lands, self.refuses,
+            self.gives_up, self.refuses, *[self.lands] * self.random.choice([1, 3, 6]),
         ]  # fmt: skip
-        for _ in range(self.random.randint(*STEPS)):
+        for _ in range(self.random.randint(*LEDGER_STEPS)):
             step = self.random.choice(steps)
             self.said.append((step.__name__, len(self.times)))
             step()

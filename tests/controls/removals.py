@@ -394,6 +394,8 @@ OF_SECONDS: dict[str, Removal] = {
         sql("finalize.frontier", "o.status IN ('planned', 'committed')", "false"),
     "abandon takes the mark from later batches":
         sql("abandon.abandon_batch", "AND b.is_full", "AND false"),
+    "windows that changed are named":
+        code("reports.completeness:of_batch", 'found["times"] or ()', new="()"),
     "a chain is held by its upstream":
         gives("sources.pipeline.source:FinalizedBatches.shows_all", True),
     "event time never goes back":

@@ -12,7 +12,7 @@ import yaml
 
 from fixtures.batches.account import quiet, run, settled
 from fixtures.batches.chains import link
-from fixtures.batches.replays import replayed
+from fixtures.batches.replays import admitted, allow, as_float, replayed
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from fixtures.postgres.server import lose
@@ -586,6 +586,45 @@ def test_adopt_restores_event_time(
     append(bench, "b", 6)
     run(ledger, spec, "r3")
     assert event_time(ledger) == {"files": 6, "streams": 5}[kind]
+
+
+# Attacks W9.
+def test_an_event_names_windows_that_changed(bench: Workbench, ledger: Ledger) -> None:
+    """Of a late batch, a replay, a later one of it, and an admission of what was no record before;
+    each once it is finalized, and no window beside them.
+    """
+    spec = arriving(bench)
+    bad = {"id": "bad", "n": 1.5, "at": (day(3) + timedelta(hours=6.5)).isoformat()}
+    bench.write("in/a.jsonl", [*at(1, 2), bad])
+    bench.write("in/b.jsonl", at(9.5, name="b"))
+    first = run(ledger, spec, "r1").plan.batch.batch_id
+    assert hours(ledger, spec, first) == [*range(1, 9)], "from the first record on"
+    bench.write("in/late.jsonl", at(3, 3.5, name="late"))
+    late = run(ledger, spec, "r2").plan.batch.batch_id
+    assert hours(ledger, spec, late) == [3]
+    found = replayed(ledger, spec, late, "again").finalized.batch.batch_id
+    assert found != late and hours(ledger, spec, found) == [3]
+    allow(ledger, spec)
+    spec = as_float(bench, record_time="at", window={"size": "1 hour"})
+    admits = admitted(ledger, spec, first).finalized.batch.batch_id
+    assert hours(ledger, spec, admits) == [6]
+
+
+# Attacks W9.
+def test_a_late_file_changes_days_that_are_covered(bench: Workbench, ledger: Ledger) -> None:
+    """By intervals as well: the record's own day, whichever run has read it."""
+    spec = by_day(bench)
+    for number in (3, 4):
+        run(ledger, spec, f"r{number}", of(number))
+    bench.write("in/day-2025-11-05.jsonl", at(1))
+    batch = run(ledger, spec, "r5", of(5)).plan.batch.batch_id
+    assert completeness.of_batch(ledger, spec, batch) == (of(3), of(5))
+
+
+def hours(ledger: Ledger, spec: Spec, batch_id: int) -> list[int]:
+    """The windows of a batch's event, by their hours of 3 November."""
+    windows = completeness.of_batch(ledger, spec, batch_id)
+    return [int((start - day(3)) / timedelta(hours=1)) for start, _ in windows]
 
 
 def test_windows_in_words(bench: Workbench, ledger: Ledger, shell: Shell) -> None:

@@ -5,6 +5,7 @@ looked at and finalized. With select: arrival when the event time is past both. 
 complete stays so; a record that comes later changes its rows, and is not lost.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -145,9 +146,11 @@ def newest(is_complete: Completeness, declared: Windows) -> Range | None:
     return None
 
 
+# Keeps W9.
 def of_batch(ledger: Ledger, spec: Spec, batch_id: int) -> tuple[Range, ...]:
-    """The complete windows that a finalized batch has a part in: those that it made complete, and
-    those of time that it has looked at again. First ones first: the newest WINDOWS_MAX.
+    """The complete windows that a finalized batch has a part in: those that it made complete, those
+    of time that it has looked at again, and those whose rows it may have changed. First ones first:
+    the newest WINDOWS_MAX.
     """
     if spec.window is None:
         return ()
@@ -155,22 +158,29 @@ def of_batch(ledger: Ledger, spec: Spec, batch_id: int) -> tuple[Range, ...]:
     covers = Times.from_ledger(found["covers"] or ())
     passed = found["passed_from"], found["passed_to"]
     parts = covers if found["passed_to"] is None else Times.of([passed])
-    return touched(of(ledger, spec), spec.window.windows, parts)
+    is_complete, declared = of(ledger, spec), spec.window.windows
+    rows = Times.from_ledger(found["times"] or ())
+    changed = touched(is_complete, declared, rows, waits=timedelta())
+    windows = {*touched(is_complete, declared, parts), *changed}
+    return tuple(sorted(windows)[-WINDOWS_MAX:])
 
 
-def touched(is_complete: Completeness, declared: Windows, parts: Times) -> tuple[Range, ...]:
+def touched(
+    is_complete: Completeness, declared: Windows, parts: Times, *, waits: timedelta | None = None
+) -> tuple[Range, ...]:
     """The complete windows that wait for some of these times, first ones first: the newest
-    WINDOWS_MAX.
+    WINDOWS_MAX. `waits`: for how long after its end a window does, by default for the delay.
     """
     if not parts.ranges:
         return ()
-    first, found = parts.ranges[0][0], []
+    waits = is_complete.delay if waits is None else waits
+    first, found, lows = parts.ranges[0][0], [], [low for low, _ in parts.ranges]
     for start, end in _back(declared, parts.ranges[-1][1]):
-        until = end + is_complete.delay
+        until = end + waits
         if until <= first or len(found) == WINDOWS_MAX:
             break
-        waits = any(low < until and start < high for low, high in parts.ranges)
-        if waits and is_complete.complete(start, end):
+        at = bisect_left(lows, until)  # The last range that begins before the window ends.
+        if at and start < parts.ranges[at - 1][1] and is_complete.complete(start, end):
             found.append((start, end))
     return tuple(reversed(found))
 

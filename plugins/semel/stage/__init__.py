@@ -301,6 +301,7 @@ def _seal(
         "input_digest": digest,
         "sink_schema": schema,
         "times": json.dumps(event_time.of_claims(job, outcome.reports) if batch.judges else []),
+        "touches": event_time.of_attempt(outcome.reports).to_ledger(),
         **asdict(counts),
     }
     _write_manifest(ledger, batch, attempt, manifest, sealed)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.model import times as model_times
 from semel.model.manifest import SplitReport
 from semel.stage.job import StageJob
 
@@ -58,5 +59,16 @@ def of_claims(job: StageJob, reports: list[SplitReport]) -> list[dict[str, objec
     ]
 
 
+# Keeps W9.
+def of_attempt(reports: Iterable[SplitReport]) -> model_times.Times:
+    """The times of all that an attempt read, from the first to the last of each split."""
+    found = (report.times for report in reports if report.times is not None)
+    return model_times.Times.of((_at(first), _at(last + 1)) for first, last in found)
+
+
 def _moment(microseconds: int) -> str:
-    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat()
+    return _at(microseconds).isoformat()
+
+
+def _at(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)
