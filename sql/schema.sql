@@ -43,7 +43,10 @@ CREATE TABLE semel.pipeline (
     arrived_to        timestamptz,
     -- The newest batch up to which all is finalized that one look at the source saw. Its times, and
     -- those of batches before it, are in event_time.
-    frontier          bigint NOT NULL DEFAULT 0 CHECK (frontier >= 0)
+    frontier          bigint NOT NULL DEFAULT 0 CHECK (frontier >= 0),
+    -- The person, and the time, by whose word held windows counted as complete last.
+    late_by           text,
+    late_at           timestamptz
 );
 
 -- A source partition: the unit in which a source orders its records, such as one generation of a

@@ -2,6 +2,8 @@
 
 ALTER TABLE semel.pipeline ADD COLUMN arrived_to timestamptz;
 ALTER TABLE semel.pipeline ADD COLUMN frontier bigint NOT NULL DEFAULT 0 CHECK (frontier >= 0);
+ALTER TABLE semel.pipeline ADD COLUMN late_by text;
+ALTER TABLE semel.pipeline ADD COLUMN late_at timestamptz;
 ALTER TABLE semel.batch ADD COLUMN is_full boolean NOT NULL DEFAULT false;
 ALTER TABLE semel.attempt ADD COLUMN times tstzmultirange;
 CREATE INDEX batch_full ON semel.batch (pipeline_id, batch_id) WHERE is_full;

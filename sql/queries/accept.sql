@@ -17,3 +17,10 @@ DELETE FROM semel.refusal WHERE pipeline_id = :pipeline_id AND name = :name;
 
 -- name: forget_columns
 UPDATE semel.pipeline SET sink_schema = NULL WHERE pipeline_id = :pipeline_id;
+
+-- name: late
+-- Keeps W10.
+UPDATE semel.pipeline
+SET event_time = arrived_to, late_by = :by, late_at = clock_timestamp()
+WHERE name = :name AND arrived_to > COALESCE(event_time, '-infinity')
+RETURNING event_time;

@@ -396,6 +396,8 @@ OF_SECONDS: dict[str, Removal] = {
         sql("abandon.abandon_batch", "AND b.is_full", "AND false"),
     "windows that changed are named":
         code("reports.completeness:of_batch", 'found["times"] or ()', new="()"),
+    "a person ends a hold only where one is":
+        sql("accept.late", "AND arrived_to > COALESCE(event_time, '-infinity')"),
     "a chain is held by its upstream":
         gives("sources.pipeline.source:FinalizedBatches.shows_all", True),
     "event time never goes back":

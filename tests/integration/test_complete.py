@@ -28,6 +28,7 @@ from semel.model.times import Times
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
+from semel.repair.accept import who
 from semel.repair.adopt import adopt
 from semel.repair.losses import accept_loss
 from semel.reports import completeness
@@ -374,6 +375,26 @@ def test_an_open_batch_holds(bench: Workbench, ledger: Ledger, shell: Shell) -> 
     run(ledger, spec, "waits")
     assert event_time(ledger) == 5
     assert completeness.of_batch(ledger, spec, waits)[-1][1] == day(3) + timedelta(hours=5)
+
+
+# Attacks W10.
+def test_a_person_ends_a_hold(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """With name and time; what lands then is late, and an event names its window."""
+    spec = arriving(bench)
+    bench.write("in/a.jsonl", at(1.5))
+    waits = plan(ledger, spec, "waits").batch.batch_id
+    bench.write("in/b.jsonl", at(5, name="b"))
+    run(ledger, spec, "r2")
+    told = shell.runs("semel accept events --late")
+    assert told == "events: windows are complete up to 2025-11-03 05:00:00 UTC\n"
+    assert event_time(ledger) == 5
+    with ledger.engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT late_by, late_at FROM semel.pipeline").one()
+    assert found[0] == who() and found[1] is not None
+    shell.runs("semel accept events --late", code=1)
+    assert "no window of events is held" in shell.err and "semel windows events" in shell.err
+    run(ledger, spec, "waits")
+    assert hours(ledger, spec, waits) == [1] and event_time(ledger) == 5
 
 
 # Attacks W6.

@@ -39,6 +39,9 @@ def accept(
         int | None,
         typer.Option("--refused", metavar="BATCH", help="Keep rows that its table refuses apart."),
     ] = None,
+    late: Annotated[
+        bool, typer.Option("--late", help="Held windows are complete: the rest of them is late.")
+    ] = False,
     as_json: console.AsJson = False,
 ) -> None:
     """Settle a file that plan refused: as a new generation (default), --same or --lost.
@@ -50,17 +53,24 @@ def accept(
     folder or the source's. Or: let the output have new --columns. Or, for a committed batch of
     which the sink's table refuses rows: land the others, and keep the --refused ones apart. Or,
     where the sink's table or topic was --moved, or its host has another name: go on there, if its
-    own notes prove that it is the same.
+    own notes prove that it is the same. Or let the windows that are held count as complete now,
+    though --late records may still change them.
 
     Example: semel accept flights flights/flights-2013-01-01.jsonl
     """
-    if (path is not None) + columns + moved + (refused is not None) != 1:
-        raise typer.BadParameter("give either a PATH, --columns, --moved or --refused BATCH")
+    if (path is not None) + columns + moved + late + (refused is not None) != 1:
+        raise typer.BadParameter("give either a PATH, --columns, --moved, --late or --refused BATCH")
     if same + lost + columns + bool(start) > 1:
         raise typer.BadParameter("--same, --lost, --from and --columns exclude each other")
     from semel import pipeline as pipelines
     from semel.ledger import Ledger
-    from semel.repair.accept import accept_columns, accept_file, accept_moved, accept_refused
+    from semel.repair.accept import (
+        accept_columns,
+        accept_file,
+        accept_late,
+        accept_moved,
+        accept_refused,
+    )
     from semel.repair.losses import accept_loss
 
     spec = pipelines.find(pipeline)
@@ -75,6 +85,12 @@ def accept(
             old, new = accept_moved(ledger, spec)
             payload = {"pipeline": pipeline, "from": old, "to": new}
             text = f"{pipeline}: its sink is {new} from here on, and was {old}"
+            console.emit(payload, as_json=as_json, render=lambda: print(text))
+            return
+        if late:
+            until = accept_late(ledger, spec)
+            payload = {"pipeline": pipeline, "event_time": until}
+            text = f"{pipeline}: windows are complete up to {until:%F %H:%M:%S} UTC"
             console.emit(payload, as_json=as_json, render=lambda: print(text))
             return
         if path is None:
