@@ -25,7 +25,7 @@ import pytest
 from fixtures.batches.account import quiet, run
 from fixtures.batches.chains import link
 from fixtures.batches.workbench import Workbench
-from fixtures.postgres.server import EMPTY
+from fixtures.postgres.server import lose
 from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.archive.marker import markers
@@ -390,8 +390,7 @@ class WholeHistory(History):
             run(self.ledger, self.below, key)
             self.judge()
         before = self.now
-        with self.ledger.engine.begin() as connection:
-            connection.exec_driver_sql(EMPTY)
+        lose(self.ledger)
         adopt(self.ledger, self.spec, log=quiet)
         after = self.event_time()
         assert after is None or after <= before
