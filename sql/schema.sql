@@ -30,7 +30,7 @@ CREATE TABLE semel.pipeline (
     exact_from        bigint DEFAULT 1 CHECK (exact_from BETWEEN 1 AND commit_seq + 1),
     -- With select: interval: the time that plans have looked at, all of which is finalized.
     covered           tstzmultirange NOT NULL DEFAULT '{}',
-    -- With select: arrival: how far its records have come in their own time. Null: not known.
+    -- With select: arrival: windows are complete up to here. Null: not known.
     event_time        timestamptz,
     CONSTRAINT pipeline_name_unique UNIQUE (name),
     -- This prevents a renamed pipeline from writing all of its records a second time beside the first.
@@ -38,7 +38,15 @@ CREATE TABLE semel.pipeline (
     CONSTRAINT pipeline_sink_unique UNIQUE (sink_address),
     -- This prevents two pipelines from writing markers of one name.
     CONSTRAINT pipeline_archive_unique UNIQUE (archive_path),
-    CONSTRAINT pipeline_lease_whole CHECK ((lease_batch_id IS NULL) = (lease_until IS NULL))
+    CONSTRAINT pipeline_lease_whole CHECK ((lease_batch_id IS NULL) = (lease_until IS NULL)),
+    -- The greatest record time that is finalized, whatever is unread or open beside it.
+    arrived_to        timestamptz,
+    -- The newest batch up to which all is finalized that one look at the source saw. Its times, and
+    -- those of batches before it, are in event_time.
+    frontier          bigint NOT NULL DEFAULT 0 CHECK (frontier >= 0),
+    -- The person, and the time, by whose word held windows counted as complete last.
+    late_by           text,
+    late_at           timestamptz
 );
 
 -- A source partition: the unit in which a source orders its records, such as one generation of a
@@ -140,6 +148,9 @@ CREATE TABLE semel.batch (
     -- With select: arrival: from where to where it moved the event time, if it did.
     passed_from       timestamptz,
     passed_to         timestamptz,
+    -- A plan of select: arrival looked at the source, and saw nothing but what this batch or earlier
+    -- ones have claimed.
+    is_full           boolean NOT NULL DEFAULT false,
     -- This prevents two batches from taking the same place in the order of commits.
     CONSTRAINT batch_commit_seq_unique UNIQUE (pipeline_id, commit_seq),
     CONSTRAINT batch_committed_whole CHECK (
@@ -169,6 +180,7 @@ CREATE TABLE semel.batch (
 CREATE UNIQUE INDEX batch_request_unique ON semel.batch
     (pipeline_id, request_key, COALESCE(replays, 0), COALESCE(admits, 0), ordinal);
 CREATE INDEX batch_open ON semel.batch (pipeline_id) WHERE status IN ('planned', 'committed');
+CREATE INDEX batch_full ON semel.batch (pipeline_id, batch_id) WHERE is_full;
 CREATE INDEX batch_newest ON semel.batch (pipeline_id, batch_id);
 CREATE INDEX batch_interval ON semel.batch (pipeline_id, interval_end, interval_start)
     WHERE interval_start IS NOT NULL;
@@ -281,6 +293,8 @@ CREATE TABLE semel.attempt (
     -- What was forgotten when it began, and in scope bucket the buckets that its ids are of.
     forgotten         int8multirange NOT NULL,
     buckets           int8multirange,
+    -- With windows: the record times of what it read, first to last of each split. Null: not known.
+    times             tstzmultirange,
     CONSTRAINT attempt_fence_unique UNIQUE (batch_id, fence),
     -- This prevents a record from vanishing without an account: the sum holds or nothing commits.
     -- Keeps S12.

@@ -99,6 +99,9 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         replays = batch.replays is not None
         before = rows(connection, "replay", "generations", **values) if replays else []
         known = owned.known_batches(connection, pipeline)
+        stored, now = Spec.from_json(batch.spec), None
+        if stored.source.select is Select.ARRIVAL:
+            now = event_time.frontier(connection, stored, pipeline.pipeline_id, batch_id)
     counts = Counts.from_row(won)
     root = Path(pipeline.archive_path)
     marker = layout.marker(root, batch.root)
@@ -113,9 +116,9 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     # Keeps F7.
     if batch.status is BatchStatus.FINALIZED:
         return done
-    looks, stored = Looks(), Spec.from_json(batch.spec)
+    looks, own = Looks(), batch.replays is None and batch.admits is None
     times = event_time.times(ledger, stored, batch)
-    timed = bool(times) and event_time.is_timed(stored)
+    timed = own and event_time.is_timed(stored)
     complete = ()
     if stored.aggregate:
         complete = _complete(ledger, pipeline, stored, batch, won, timed=timed)
@@ -134,6 +137,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         count = sink.refused(output)
     failpoints.point("finalize.after_publish")
     content = write_marker.content(spec, pipeline, batch, won, counts, files, times)
+    content |= write_marker.complete(now, timed=event_time.is_one_stream(stored))
     if count:
         content["files"].append(write_marker.listed(refused, root, Kind.REFUSED, count))
     else:

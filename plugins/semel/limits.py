@@ -1,5 +1,7 @@
 """Limits with their units and reasons. Every loop, retry and wait of semel is bounded by one."""
 
+from datetime import timedelta
+
 IDS_PER_CHUNK = 672
 """Ids in one stored chunk: 8,064 bytes, which with its row fill one page of Postgres, so a look-up
 reads one page. Part of the stored format: what is stored was cut by it."""
@@ -30,6 +32,10 @@ HEARTBEAT_SECONDS = 15
 
 AUDIT_CHUNK_BYTES = 32 << 20
 """Bytes of source that the audit reads at once, and of output rows that it hands to its engine."""
+
+CLOCKS_AHEAD = timedelta(minutes=5)
+"""How far the clock that gave a record its time may be ahead of the ledger's, when a plan saw it. A
+record of a later time makes no window complete."""
 
 LOOK_AGAIN_SECONDS = 60
 """How long a run with source.on_empty: wait does nothing before it looks again."""

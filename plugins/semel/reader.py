@@ -169,5 +169,5 @@ def _completeness(found: list[Marker]) -> Completeness | None:
         return Completeness(covered=covered, delay=spec.window.delay)
     if spec.source.streams:
         return None
-    last = [min(end, m.batch_time) for m in found for _, end in m.times.values()]
-    return Completeness(event_time=max(last, default=None), delay=spec.window.delay)
+    last = max((m.complete_to for m in found if m.complete_to), default=None)
+    return Completeness(event_time=last, delay=spec.window.delay)

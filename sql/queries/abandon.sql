@@ -15,11 +15,19 @@ LIMIT 1;
 SELECT status FROM semel.batch WHERE batch_id = :batch_id FOR NO KEY UPDATE;
 
 -- name: abandon_batch
--- Keeps A1.
-UPDATE semel.batch
-SET status = 'abandoned', reason = :reason
-WHERE batch_id = :batch_id AND status = 'planned'
-RETURNING batch_id;
+-- Keeps A1, W6.
+-- Plans since then left nothing because of what this batch had claimed.
+WITH over AS (
+    UPDATE semel.batch
+    SET status = 'abandoned', reason = :reason, is_full = false
+    WHERE batch_id = :batch_id AND status = 'planned'
+    RETURNING batch_id, pipeline_id
+), after AS (
+    UPDATE semel.batch AS b SET is_full = false
+    FROM over
+    WHERE b.pipeline_id = over.pipeline_id AND b.batch_id > over.batch_id AND b.is_full
+)
+SELECT batch_id FROM over;
 
 -- name: lose_attempts
 -- The committed `-> lost` is the proof that these attempts never land: only then may files go.

@@ -43,3 +43,10 @@ JOIN semel.batch AS b USING (batch_id)
 WHERE b.pipeline_id = :pipeline_id
 ORDER BY e.accepted_at DESC, e.batch_id
 LIMIT :count;
+
+-- name: late
+-- Keeps W10.
+UPDATE semel.pipeline
+SET event_time = arrived_to, late_by = :by, late_at = clock_timestamp()
+WHERE name = :name AND arrived_to > COALESCE(event_time, '-infinity')
+RETURNING event_time;

@@ -31,13 +31,13 @@ SELECT setval(pg_get_serial_sequence('semel.batch', 'batch_id'),
 -- name: insert_pipeline
 INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, bucket_seconds,
                             commit_seq, batch_time_last, forgotten, sink_schema, exact_from,
-                            created_at, covered)
+                            created_at, covered, event_time)
 VALUES (:name, :sink_address, :archive_path, :identity, :shards, :bucket_seconds, :commit_seq,
         COALESCE(:batch_time_last, CAST('1970-01-01 00:00:00+00' AS timestamptz)),
         CAST(:forgotten AS int8multirange), :sink_schema, :exact_from,
         -- By it the notes in its target are its own.
         COALESCE(CAST(:created_at AS timestamptz), clock_timestamp()),
-        CAST(:covered AS tstzmultirange))
+        CAST(:covered AS tstzmultirange), CAST(:event_time AS timestamptz))
 ON CONFLICT DO NOTHING
 RETURNING pipeline_id;
 

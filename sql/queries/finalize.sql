@@ -31,7 +31,7 @@ ORDER BY 1;
 
 -- name: advance
 -- Of the partitions that a batch has claimed, or of all: up to where all is finalized or lost, and the
--- greatest record time before that. No record is of a time behind its commit.
+-- greatest record time before that. Claims with a time ahead of their plan by more tell nothing.
 WITH ends AS (
     SELECT p.source_partition_id, LEAST(t."end",
                (SELECT min(lower(c.span)) FROM semel.claim AS c
@@ -48,7 +48,7 @@ WITH ends AS (
 UPDATE semel.source_partition AS p
 SET finalized_to = e."end", moved_at = clock_timestamp(),
     event_time = GREATEST(p.event_time, (
-        SELECT max(LEAST(c.time_max, b.batch_time)) FILTER (WHERE c.time_max IS NOT NULL)
+        SELECT max(c.time_max) FILTER (WHERE c.time_max <= b.planned_at + CAST(:ahead AS interval))
         FROM semel.claim AS c
         JOIN semel.batch AS b USING (batch_id)
         WHERE c.source_partition_id = p.source_partition_id
@@ -69,32 +69,53 @@ SET event_time = GREATEST(l.event_time, (
            OR p.moved_at > clock_timestamp() - make_interval(secs => :idle_seconds))))
 WHERE l.pipeline_id = :pipeline_id;
 
--- name: event_time_of_files
--- Keeps W4.
--- Of one batch, or of all.
-UPDATE semel.pipeline AS l
-SET event_time = GREATEST(l.event_time, (
-    SELECT max(LEAST(c.time_max, b.batch_time)) FILTER (WHERE c.time_max IS NOT NULL)
-    FROM semel.claim AS c
-    JOIN semel.batch AS b USING (batch_id)
-    WHERE b.batch_id = :batch_id
-       OR CAST(:batch_id AS bigint) IS NULL AND b.pipeline_id = l.pipeline_id))
-WHERE l.pipeline_id = :pipeline_id;
+-- name: frontier
+-- Keeps W4, W6.
+-- Of a pipeline once a batch is finalized: the newest batch whose plan left nothing, with no open batch
+-- at or before it; the first and the last record time of those that it adds; how far all records have
+-- come; and whether the newest batch's plan left nothing. :ahead is how far a record.s clock may
+-- be ahead of its plan.
+WITH f AS (
+    SELECT p.*, (SELECT max(b.batch_id) FROM semel.batch AS b
+                 WHERE b.pipeline_id = p.pipeline_id AND b.is_full
+                   AND b.batch_id < COALESCE(
+                       (SELECT min(o.batch_id) FROM semel.batch AS o
+                        WHERE o.pipeline_id = p.pipeline_id
+                          AND o.status IN ('planned', 'committed')
+                          AND o.replays IS NULL AND o.admits IS NULL
+                          AND o.batch_id IS DISTINCT FROM CAST(:batch_id AS bigint)),
+                       9223372036854775807)) AS newest
+    FROM semel.pipeline AS p
+    WHERE p.pipeline_id = :pipeline_id
+)
+SELECT f.event_time AS before, GREATEST(f.frontier, f.newest) AS frontier,
+       COALESCE(added.time_min, (SELECT min(c.time_min) FROM semel.claim AS c
+                                 WHERE c.batch_id = :batch_id)) AS time_min,
+       GREATEST(f.event_time, added.time_max) AS event_time,
+       GREATEST(f.arrived_to, added.time_max, (
+           SELECT max(c.time_max)
+           FROM semel.claim AS c
+           JOIN semel.batch AS b USING (batch_id)
+           WHERE b.batch_id = :batch_id AND c.time_max <= b.planned_at + CAST(:ahead AS interval))) AS arrived_to
+FROM f
+CROSS JOIN LATERAL (
+    SELECT min(c.time_min) AS time_min, max(c.time_max) AS time_max
+    FROM semel.batch AS b
+    JOIN semel.claim AS c USING (batch_id)
+    WHERE CAST(:timed AS boolean) AND b.pipeline_id = f.pipeline_id
+      AND b.batch_id > f.frontier AND b.batch_id <= f.newest
+      AND b.replays IS NULL AND b.admits IS NULL AND c.time_max <= b.planned_at + CAST(:ahead AS interval)
+) AS added;
+
+-- name: advance_files
+UPDATE semel.pipeline
+SET event_time = :event_time, arrived_to = :arrived_to, frontier = :frontier
+WHERE pipeline_id = :pipeline_id;
 
 -- name: passed
--- What a batch has moved the event time by: at first from the first of its own times.
-WITH own AS (
-    SELECT b.batch_id, p.event_time AS "to", LEAST(p.event_time, COALESCE(
-               CAST(:before AS timestamptz),
-               (SELECT min(c.time_min) FROM semel.claim AS c WHERE c.batch_id = b.batch_id)))
-           AS "from"
-    FROM semel.batch AS b
-    JOIN semel.pipeline AS p USING (pipeline_id)
-    WHERE b.batch_id = :batch_id
-)
-UPDATE semel.batch AS b SET passed_from = own."from", passed_to = own."to"
-FROM own
-WHERE b.batch_id = own.batch_id AND own."to" IS DISTINCT FROM CAST(:before AS timestamptz);
+-- What a batch has moved the event time by: at first from the first of the times that count now.
+UPDATE semel.batch SET passed_from = LEAST(:start, :end), passed_to = :end
+WHERE batch_id = :batch_id;
 
 -- name: event_time
 SELECT event_time FROM semel.pipeline WHERE pipeline_id = :pipeline_id;

@@ -35,7 +35,8 @@ ORDER BY p.source_partition_id;
 
 -- name: state
 -- Keeps P2, P11.
--- The latest batch of a request, and the planned ones of others that gave no sign of life for long.
+-- The latest batch of a request, the planned ones of others that gave no sign of life for long, and
+-- whether a plan has left nothing since the newest batch of all.
 SELECT p.source_version AS version,
        (SELECT b.batch_id FROM semel.batch AS b
         WHERE b.pipeline_id = p.pipeline_id AND b.request_key = :request_key
@@ -47,7 +48,11 @@ SELECT p.source_version AS version,
                AND b.status = 'planned' AND b.replays IS NULL AND b.admits IS NULL
                AND b.request_key <> :request_key
                AND b.seen_at < clock_timestamp() - make_interval(secs => :orphan_seconds)
-             ORDER BY b.batch_id) AS orphans
+             ORDER BY b.batch_id) AS orphans,
+       COALESCE((SELECT b.is_full FROM semel.batch AS b
+                 WHERE b.pipeline_id = p.pipeline_id
+                 ORDER BY b.batch_id DESC
+                 LIMIT 1), true) AS is_full
 FROM semel.pipeline AS p
 WHERE p.pipeline_id = :pipeline_id;
 

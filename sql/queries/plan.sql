@@ -18,9 +18,9 @@ WITH touched AS (
     WHERE pipeline_id = :pipeline_id
 ), b AS (
     INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes,
-                             interval_start, interval_end, covers)
+                             interval_start, interval_end, covers, is_full)
     VALUES (:pipeline_id, :request_key, :ordinal, CAST(:spec AS jsonb), :spec_digest, :split_bytes,
-            :interval_start, :interval_end, CAST(:covers AS tstzmultirange))
+            :interval_start, :interval_end, CAST(:covers AS tstzmultirange), :is_full)
     RETURNING batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest, split_bytes,
               interval_start, interval_end, commit_seq, batch_time, replays, generation, admits,
               admission, batch_id AS judged_by
@@ -60,6 +60,13 @@ WHERE p.pipeline_id = :pipeline_id;
 -- Keeps W1.
 UPDATE semel.pipeline SET covered = covered + CAST(:covers AS tstzmultirange)
 WHERE pipeline_id = :pipeline_id;
+
+-- name: leaves_nothing
+-- Keeps W6.
+-- A plan without a batch saw nothing but what is claimed.
+UPDATE semel.batch SET is_full = true
+WHERE batch_id = (SELECT max(b.batch_id) FROM semel.batch AS b
+                  WHERE b.pipeline_id = :pipeline_id);
 
 -- name: claims
 -- What a batch reads. Materialized, so that also before its tables are analysed Postgres begins with

@@ -16,7 +16,7 @@ LIMIT 1;
 WITH b AS (
     UPDATE semel.batch SET seen_at = clock_timestamp()
     WHERE batch_id = :batch_id AND status = 'planned'
-    RETURNING batch_id
+    RETURNING batch_id, planned_at
 )
 INSERT INTO semel.attempt (batch_id, fence, snapshot_seq, forgotten, driver)
 SELECT b.batch_id,
@@ -24,7 +24,8 @@ SELECT b.batch_id,
        :snapshot_seq, CAST(:forgotten AS int8multirange), :driver
 FROM b
 RETURNING attempt_id, batch_id, fence, status, snapshot_seq, input_digest, sink_schema,
-          started_at, CAST(extract(epoch FROM clock_timestamp()) AS bigint) AS now_seconds;
+          started_at, CAST(extract(epoch FROM clock_timestamp()) AS bigint) AS now_seconds,
+          (SELECT b.planned_at FROM b) AS planned_at;
 
 -- name: sign_of_life
 UPDATE semel.batch SET seen_at = clock_timestamp()
@@ -50,7 +51,8 @@ WHERE b.batch_id = :batch_id;
 WITH sealed AS (
     UPDATE semel.attempt
     SET status = 'staged', staged_at = clock_timestamp(),
-        buckets = CAST(:buckets AS int8multirange), input_digest = :input_digest,
+        buckets = CAST(:buckets AS int8multirange),
+        times = CAST(:touches AS tstzmultirange), input_digest = :input_digest,
         sink_schema = :sink_schema, {<count> = :<count>}
     WHERE attempt_id = :attempt_id AND status = 'running'
     RETURNING attempt_id, batch_id

@@ -12,6 +12,7 @@ import secrets
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -390,8 +391,24 @@ OF_SECONDS: dict[str, Removal] = {
         code("plan.covered:covers", "min(end, request.looked_at)", new="end"),
     "adopt covers again":
         code("repair.adopt:_write", "batch.first.covers.ranges", new="()"),
-    "no record time is behind its commit":
-        sql("finalize.event_time_of_files", "LEAST(c.time_max, b.batch_time)", "c.time_max"),
+    "no record time is ahead of its plan":
+        other("limits:CLOCKS_AHEAD", lambda _: timedelta(days=30_000)),
+    "no claim has a time ahead of its plan":
+        sql("finalize.frontier", "c.time_max <= b.planned_at + CAST(:ahead AS interval)", "true"),
+    "a plan that leaves data is not full":
+        code("plan.event_time:leaves_nothing", "or draft.left", new=""),
+    "a plan that refuses data is not full":
+        code("plan.event_time:leaves_nothing", "survey.refusals or draft.refused"),
+    "an open batch holds the frontier":
+        sql("finalize.frontier", "o.status IN ('planned', 'committed')", "false"),
+    "abandon takes the mark from later batches":
+        sql("abandon.abandon_batch", "AND b.is_full", "AND false"),
+    "windows that changed are named":
+        code("reports.completeness:of_batch", 'found["times"] or ()', new="()"),
+    "a person ends a hold only where one is":
+        sql("accept.late", "AND arrived_to > COALESCE(event_time, '-infinity')"),
+    "a chain is held by its upstream":
+        gives("sources.pipeline.source:FinalizedBatches.shows_all", True),
     "event time never goes back":
         sql("finalize.event_time_of_streams", "GREATEST(l.event_time, (", "GREATEST(NULL, ("),
     "a stream ends before what is not finalized":

@@ -4,13 +4,15 @@ import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from fixtures.batches.account import quiet, run, settled
-from fixtures.batches.replays import replayed
+from fixtures.batches.chains import link
+from fixtures.batches.replays import admitted, allow, as_float, replayed
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from fixtures.postgres.server import lose
@@ -21,11 +23,15 @@ from semel.commit import commit
 from semel.errors import SourceError
 from semel.finalize import finalize
 from semel.ledger import Ledger
+from semel.model.complete import State
 from semel.model.times import Times
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
+from semel.repair.accept import who
 from semel.repair.adopt import adopt
+from semel.repair.losses import accept_loss
+from semel.reports import completeness
 from semel.stage import stage
 
 BY_DAY = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl"}
@@ -58,7 +64,9 @@ def covered(ledger: Ledger, name: str = "events") -> list[tuple[datetime, dateti
     return list(Times.from_ledger(found).ranges)
 
 
-def committed(ledger: Ledger, spec: Spec, key: str, interval: tuple[datetime, datetime]) -> int:
+def committed(
+    ledger: Ledger, spec: Spec, key: str, interval: tuple[datetime, datetime] | None
+) -> int:
     batch = plan(ledger, spec, key, interval).batch.batch_id
     stage(ledger, spec, batch, LocalEngine(), log=quiet)
     commit(ledger, spec, batch, lambda: None, log=quiet)
@@ -270,10 +278,12 @@ def at(*hours: float, name: str = "x") -> list[dict]:
     ]
 
 
-def event_time(ledger: Ledger) -> float | None:
+def event_time(ledger: Ledger, name: str = "events") -> float | None:
     """In hours of 3 November."""
     with ledger.engine.connect() as connection:
-        found = connection.exec_driver_sql("SELECT event_time FROM semel.pipeline").scalar_one()
+        found = connection.exec_driver_sql(
+            "SELECT event_time FROM semel.pipeline WHERE name = %s", (name,)
+        ).scalar_one()
     return found and (found - day(3)) / timedelta(hours=1)
 
 
@@ -297,16 +307,206 @@ def test_files_are_one_stream(bench: Workbench, ledger: Ledger, size: int) -> No
 
 
 # Attacks W4.
-def test_no_record_is_of_a_time_to_come(bench: Workbench, ledger: Ledger) -> None:
-    """A clock that is wrong by years makes nothing complete that was not there yet."""
-    spec = arriving(bench)
+@pytest.mark.parametrize("kind", ["files", "streams"])
+def test_a_clock_that_is_ahead_completes_nothing(
+    bench: Workbench, ledger: Ledger, kind: str, request: pytest.FixtureRequest
+) -> None:
+    """A record of 2099 is as if it had no time; those beside it count, in its file and in others.
+    """
+    spec = arriving(bench) if kind == "files" else request.getfixturevalue("streams")
     far = {"id": "a", "n": 1, "at": "9999-12-31T23:59:59Z"}
     near = {"id": "b", "n": 1, "at": "0001-01-01T00:00:00Z"}
-    bench.write("in/a.jsonl", [far, near])
-    run(ledger, spec, "r")
-    [marker] = markers(spec.sink_path())
-    hours = (marker.batch_time - day(3)) / timedelta(hours=1)
-    assert event_time(ledger) == pytest.approx(hours)
+    bench.write("in/a.jsonl", [far, near, *at(2)])
+    run(ledger, spec, "r1")
+    assert event_time(ledger) == 2
+    bench.write("in/a.jsonl", [{**far, "id": "c", "at": "2099-01-01T00:00:00Z"}], "ab")
+    run(ledger, spec, "r2")
+    assert event_time(ledger) == 2
+    assert [sorted(m.times) for m in markers(spec.sink_path())][1:] == [[]]
+
+
+# Attacks W4.
+def test_times_that_an_earlier_version_kept(bench: Workbench, ledger: Ledger) -> None:
+    """Its claims have the times of all records: one with a time ahead of its plan tells nothing."""
+    spec = arriving(bench)
+    bench.write("in/a.jsonl", at(2))
+    batch = committed(ledger, spec, "r", None)
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE semel.claim SET time_max = '2099-01-01'")
+    finalize(ledger, spec, batch)
+    assert event_time(ledger) is None
+
+
+# Attacks W6.
+def test_backlog_that_a_plan_left_holds(
+    bench: Workbench, ledger: Ledger, shell: Shell
+) -> None:
+    """Records that wait for the next batch are of some hour: it is not complete before that."""
+    spec = arriving(bench, limits={"bytes_per_batch_max": 1})
+    bench.write("in/a.jsonl", at(5))
+    bench.write("in/b.jsonl", at(1, name="b"))
+    os.utime(bench.data / "in" / "a.jsonl", (0, 0))
+    run(ledger, spec, "r1")
+    assert event_time(ledger) is None
+    lines = [" ".join(line.split()) for line in shell.runs("semel windows events").splitlines()]
+    assert "2025-11-03 04:00 to 05:00 UTC held 2025-11-03 04:00 to 05:00 UTC" in lines
+    assert lines[-2:] == [
+        "held by the source: the newest run left data unread, or none has looked since",
+        "next: semel gaps events",
+    ]
+    assert "in/b.jsonl" in shell.runs(lines[-1].removeprefix("next: "), code=1)
+    run(ledger, spec, "r2")
+    assert event_time(ledger) == 5
+
+
+# Attacks W6, W8.
+def test_an_open_batch_holds(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """Later ones beside it complete nothing until it is finalized; then all is complete at once."""
+    spec = arriving(bench)
+    bench.write("in/a.jsonl", at(1))
+    waits = plan(ledger, spec, "waits").batch.batch_id
+    bench.write("in/b.jsonl", at(5, name="b"))
+    run(ledger, spec, "r2")
+    assert event_time(ledger) is None
+    assert f"held by batch {waits}: it is planned" in shell.runs("semel windows events")
+    found = completeness.of(ledger, spec)
+    hours = day(3) + timedelta(hours=2), day(3) + timedelta(hours=3)
+    assert found.held(*hours) and found.state(*hours) is State.HELD
+    run(ledger, spec, "waits")
+    assert event_time(ledger) == 5
+    assert completeness.of_batch(ledger, spec, waits)[-1][1] == day(3) + timedelta(hours=5)
+
+
+# Attacks W10.
+def test_a_person_ends_a_hold(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """With name and time; what lands then is late, and an event names its window."""
+    spec = arriving(bench)
+    bench.write("in/a.jsonl", at(1.5))
+    waits = plan(ledger, spec, "waits").batch.batch_id
+    bench.write("in/b.jsonl", at(5, name="b"))
+    run(ledger, spec, "r2")
+    told = shell.runs("semel accept events --late")
+    assert told == "events: windows are complete up to 2025-11-03 05:00:00 UTC\n"
+    assert event_time(ledger) == 5
+    with ledger.engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT late_by, late_at FROM semel.pipeline").one()
+    assert found[0] == who() and found[1] is not None
+    shell.runs("semel accept events --late", code=1)
+    assert "no window of events is held" in shell.err and "semel windows events" in shell.err
+    run(ledger, spec, "waits")
+    assert hours(ledger, spec, waits) == [1] and event_time(ledger) == 5
+
+
+# Attacks W6.
+def test_a_batch_that_is_given_up_holds(bench: Workbench, ledger: Ledger) -> None:
+    """What it had claimed is unread again, behind plans that left nothing beside it."""
+    spec = arriving(bench)
+    bench.write("in/a.jsonl", at(1))
+    waits = plan(ledger, spec, "waits").batch.batch_id
+    bench.write("in/b.jsonl", at(5, name="b"))
+    run(ledger, spec, "r2")
+    abandon(ledger, waits, "a test gives it up")
+    bench.write("in/c.jsonl", [b"no record"])
+    for expected in (None, 5):
+        run(ledger, arriving(bench, limits={"bytes_per_batch_max": 1}), "r3")
+        assert event_time(ledger) == expected
+
+
+# Attacks W6.
+def test_a_refusal_holds_until_it_is_settled(bench: Workbench, ledger: Ledger) -> None:
+    """Then a plan that takes nothing completes what is finalized, says so, and says it once."""
+    spec = arriving(bench)
+    os.mkfifo(bench.data / "in" / "refused.jsonl")
+    bench.write("in/a.jsonl", at(1, 5))
+    run(ledger, spec, "r1")
+    assert event_time(ledger) is None
+    (bench.data / "in" / "refused.jsonl").unlink()
+    found = plan(ledger, spec, "r2")
+    assert found.batch is None and event_time(ledger) == 5
+    passed = day(3) + timedelta(hours=1), day(3) + timedelta(hours=5)
+    assert found.covers.ranges == (passed,)
+    before = versions(ledger)
+    assert plan(ledger, spec, "r3").covers.ranges == () and versions(ledger) == before
+
+
+def versions(ledger: Ledger) -> list[str]:
+    with ledger.engine.connect() as connection:
+        return [*connection.exec_driver_sql("SELECT xmin FROM semel.pipeline").scalars()]
+
+
+# Attacks W6.
+def test_a_file_that_vanished_unread_holds(bench: Workbench, ledger: Ledger) -> None:
+    """Until a person says that it is lost."""
+    spec = arriving(bench, limits={"bytes_per_batch_max": 1})
+    gone = bench.write("in/a.jsonl", at(1, 2))
+    run(ledger, spec, "r1")
+    gone.unlink()
+    bench.write("in/b.jsonl", at(5, name="b"))
+    run(ledger, spec, "r2")
+    assert event_time(ledger) is None
+    accept_loss(ledger, spec, str(gone))
+    plan(ledger, spec, "r3")
+    assert event_time(ledger) == 5
+
+
+# Attacks W6.
+def test_half_a_line_comes_later(bench: Workbench, ledger: Ledger) -> None:
+    """It holds nothing, for a log that grows has one at each look; a file without a line does."""
+    spec = arriving(bench)
+    bench.write("in/a.jsonl", at(1, 5))
+    with (bench.data / "in" / "a.jsonl").open("ab") as file:
+        file.write(b'{"id"')
+    run(ledger, spec, "r1")
+    assert event_time(ledger) == 5
+    (bench.data / "in" / "b.jsonl").write_bytes(b'{"id"')
+    bench.write("in/c.jsonl", at(7, name="c"))
+    run(ledger, spec, "r2")
+    assert event_time(ledger) == 5
+
+
+# Attacks W7.
+@pytest.mark.parametrize("opened", ["planned", "not full"])
+def test_a_chain_is_held_by_its_upstream(
+    bench: Workbench, ledger: Ledger, opened: str
+) -> None:
+    """A pipeline that has read all that is there is complete only when its upstream is."""
+    up = bench.spec(limits={"bytes_per_batch_max": 1} if opened == "not full" else {})
+    spec = link(SimpleNamespace(bench=bench), "below", "events", record_time="at",
+                window={"size": "1 hour"})  # fmt: skip
+    bench.write("in/a.jsonl", at(1))
+    bench.write("in/b.jsonl", at(5, name="b"))
+    if opened == "planned":
+        bench.data.joinpath("in/b.jsonl").rename(bench.data / "b.jsonl")
+        plan(ledger, up, "waits")
+        bench.data.joinpath("b.jsonl").rename(bench.data / "in" / "b.jsonl")
+    run(ledger, up, "r1")
+    run(ledger, spec, "d1")
+    assert event_time(ledger, "below") is None
+    plan(ledger, spec, "d2")
+    assert event_time(ledger, "below") is None
+    run(ledger, up, "waits")
+    run(ledger, spec, "d3")
+    assert event_time(ledger, "below") == 5
+    replayed(ledger, up, 1, "again")
+
+
+# Attacks W7.
+def test_a_marker_of_an_earlier_version_holds_a_chain(bench: Workbench, ledger: Ledger) -> None:
+    """Nobody knows what its pipeline had left."""
+    up = bench.spec()
+    spec = link(SimpleNamespace(bench=bench), "below", "events", record_time="at",
+                window={"size": "1 hour"})  # fmt: skip
+    bench.write("in/a.jsonl", at(1, 5))
+    done = run(ledger, up, "r1").finalized.marker
+    plain = json.loads(done.read_text())
+    assert plain.pop("frontier") == plain["batch_id"]
+    done.write_text(json.dumps(plain))
+    run(ledger, spec, "d1")
+    assert event_time(ledger, "below") is None
+    bench.write("in/b.jsonl", at(6, name="b"))
+    run(ledger, up, "r2")
+    run(ledger, spec, "d2")
+    assert event_time(ledger, "below") == 6
 
 
 # Attacks W4.
@@ -407,6 +607,45 @@ def test_adopt_restores_event_time(
     append(bench, "b", 6)
     run(ledger, spec, "r3")
     assert event_time(ledger) == {"files": 6, "streams": 5}[kind]
+
+
+# Attacks W9.
+def test_an_event_names_windows_that_changed(bench: Workbench, ledger: Ledger) -> None:
+    """Of a late batch, a replay, a later one of it, and an admission of what was no record before;
+    each once it is finalized, and no window beside them.
+    """
+    spec = arriving(bench)
+    bad = {"id": "bad", "n": 1.5, "at": (day(3) + timedelta(hours=6.5)).isoformat()}
+    bench.write("in/a.jsonl", [*at(1, 2), bad])
+    bench.write("in/b.jsonl", at(9.5, name="b"))
+    first = run(ledger, spec, "r1").plan.batch.batch_id
+    assert hours(ledger, spec, first) == [*range(1, 9)], "from the first record on"
+    bench.write("in/late.jsonl", at(3, 3.5, name="late"))
+    late = run(ledger, spec, "r2").plan.batch.batch_id
+    assert hours(ledger, spec, late) == [3]
+    found = replayed(ledger, spec, late, "again").finalized.batch.batch_id
+    assert found != late and hours(ledger, spec, found) == [3]
+    allow(ledger, spec)
+    spec = as_float(bench, record_time="at", window={"size": "1 hour"})
+    admits = admitted(ledger, spec, first).finalized.batch.batch_id
+    assert hours(ledger, spec, admits) == [6]
+
+
+# Attacks W9.
+def test_a_late_file_changes_days_that_are_covered(bench: Workbench, ledger: Ledger) -> None:
+    """By intervals as well: the record's own day, whichever run has read it."""
+    spec = by_day(bench)
+    for number in (3, 4):
+        run(ledger, spec, f"r{number}", of(number))
+    bench.write("in/day-2025-11-05.jsonl", at(1))
+    batch = run(ledger, spec, "r5", of(5)).plan.batch.batch_id
+    assert completeness.of_batch(ledger, spec, batch) == (of(3), of(5))
+
+
+def hours(ledger: Ledger, spec: Spec, batch_id: int) -> list[int]:
+    """The windows of a batch's event, by their hours of 3 November."""
+    windows = completeness.of_batch(ledger, spec, batch_id)
+    return [int((start - day(3)) / timedelta(hours=1)) for start, _ in windows]
 
 
 def test_windows_in_words(bench: Workbench, ledger: Ledger, shell: Shell) -> None:

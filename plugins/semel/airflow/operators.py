@@ -383,7 +383,7 @@ class FinalizeOperator(VerbOperator):
             counted = not (done.found and assets.known(ledger, spec.name, batch.batch_id))
             others = any(told for _, told in finalized)
             finalized.append((done, counted))
-            found = completeness.of_batch(ledger, spec, batch.root) if counted else ()
+            found = completeness.of_batch(ledger, spec, batch.batch_id) if counted else ()
             windows.extend(found)
             if counted:
                 metrics.count(spec.name, done)
@@ -437,7 +437,7 @@ class CollectOperator(VerbOperator):
         events = context["outlet_events"][assets.OF_COLLECT]
         for batch_id in assets.left(ledger, spec):
             told_of = finalize.finalize(ledger, spec, batch_id)
-            found = completeness.of_batch(ledger, spec, told_of.batch.root)
+            found = completeness.of_batch(ledger, spec, batch_id)
             events.add(assets.asset(spec.name), extra=assets.extra(told_of, found))
             if found:
                 extra = assets.extra_of_windows(spec, found)

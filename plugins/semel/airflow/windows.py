@@ -18,6 +18,7 @@ class SemelWindowSensor(WaitingOperator):
 
     `pipeline`, `folder`: as every verb has them. `start`, `end`: ISO 8601, templates; without a
     zone they are UTC. Left out, it is the run's data interval. `wait_at_most`: after that it fails.
+    `allow_held`: go on as well when the window is held, and its rows may still grow.
     How it works: it looks at the ledger, and while the window is not complete again each minute,
     without a worker until then. What is complete stays so: there is no moment to miss.
     """
@@ -33,12 +34,14 @@ class SemelWindowSensor(WaitingOperator):
         start: str | None = None,
         end: str | None = None,
         wait_at_most: timedelta = timedelta(days=7),
+        allow_held: bool = False,
         **kwargs: Any,
     ) -> None:
         if (start is None) != (end is None):
             raise ValueError("give both start and end, or neither: then it is the data interval")
         super().__init__(pipeline=pipeline, **kwargs)
         self.start, self.end, self.wait_at_most = start, end, wait_at_most
+        self.allow_held = allow_held
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel.reports import completeness
@@ -50,6 +53,8 @@ class SemelWindowSensor(WaitingOperator):
         missing = found.missing(start, end)
         if not missing:
             return f"complete: {shown}"
+        if self.allow_held and found.held(start, end):
+            return f"held, and its rows may still grow: {shown}"
         waits_for = f"{shown} waits for {interval(*missing[0])}"
         if len(missing) > 1:
             waits_for += f" and {len(missing) - 1:,} more"

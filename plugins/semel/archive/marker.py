@@ -66,10 +66,9 @@ class Marker:
     `sink` is the output folder as the caller named it; None if the output is not a folder.
     `address` is the sink's address when the marker was written. `sink_columns` has names and Arrow
     types as the marker writes them, `sink_schema` as types. docs/protocol.md explains `generation`,
-    `replay`, `admits`, `code`, `code_digest`, `parser_rules`, `buckets`, `covers`, `times` and
-    `exact_from` and
-    `erased`. `files` has the ids files, too, that exact gave to a batch that was at least once, if
-    it was `taught`.
+    `replay`, `admits`, `code`, `code_digest`, `parser_rules`, `buckets`, `covers`, `times`,
+    `complete_to`, `exact_from` and `erased`. `files` has the ids files, too, that exact gave to a
+    batch that was at least once, if it was `taught`.
     """
 
     path: Path
@@ -100,6 +99,7 @@ class Marker:
     buckets: Buckets | None
     covers: Times
     times: dict[int | None, tuple[datetime, datetime]]
+    complete_to: datetime | None
     exact_from: int | None
     erased: tuple[Erased, ...] = ()
     taught: bool = False
@@ -285,6 +285,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         buckets=Buckets.of_ranges(plain["buckets"]) if "buckets" in plain else None,
         covers=Times.from_plain(plain.get("covers", ())),
         times=dict(map(_time, plain.get("times", ()))),
+        complete_to=_complete_to(plain),
         exact_from=plain.get("exact_from", spec.exact_from),
         erased=tuple(typed(Erased, one) for one in plain.get("erased", ())),
     )
@@ -322,6 +323,17 @@ def _taught(marker: Marker) -> tuple[MarkedFile, ...] | None:
         return files if own and sum(file.records for file in files) == listed["ids"] else None
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
+
+
+def _complete_to(plain: dict[str, Any]) -> datetime | None:
+    """Up to where windows were complete once the batch was finalized."""
+    if "complete_to" in plain:
+        return datetime.fromisoformat(plain["complete_to"])
+    if "frontier" in plain or not plain.get("times"):
+        return None
+    # Of a version that knew no frontier.
+    last = max(end for _, end in (_time(one)[1] for one in plain["times"]))
+    return min(last, datetime.fromisoformat(plain["batch_time"]))
 
 
 def _time(plain: list[Any]) -> tuple[int | None, tuple[datetime, datetime]]:

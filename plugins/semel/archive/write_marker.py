@@ -49,7 +49,7 @@ ENDS = "time_min", "time_max"
 _ROUNDS_MAX = 8  # A paused process writes one file there, and then fails.
 _OF_OUTPUT = (
     "spec", "spec_digest", "parser_rules", "sink_schema", "sink", "counts", "code", "code_digest",
-    "exact_from",
+    "exact_from", "frontier", "complete_to",
 )  # fmt: skip
 """Keys that a replay sets. The others stay those of the batch that it replays."""
 _OF_INPUT = ("input_digest", "claims")
@@ -127,6 +127,18 @@ def _times(times: list[Row]) -> dict[str, Any]:
         for r in times
     ]
     return {"times": found} if found else {}
+
+
+# Keeps W3, W7.
+def complete(now: Row | None, *, timed: bool) -> dict[str, Any]:
+    """Up to where windows are complete once a batch is finalized, and the batch up to which all is
+    finalized then that one look at the source saw.
+    """
+    to = now and now["event_time"] if timed else None
+    return {
+        **({"frontier": now["frontier"]} if now else {}),
+        **({"complete_to": to.astimezone(UTC).isoformat()} if to else {}),
+    }
 
 
 def _below(file: ManifestFile, pipeline: Pipeline) -> str:

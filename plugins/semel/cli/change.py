@@ -50,6 +50,9 @@ def accept(
     why: Annotated[
         str, typer.Option("--why", metavar="TEXT", help="With --erased: the reason, which is kept.")
     ] = "",
+    late: Annotated[
+        bool, typer.Option("--late", help="Held windows are complete: the rest of them is late.")
+    ] = False,
     as_json: console.AsJson = False,
 ) -> None:
     """Settle a file that plan refused: as a new generation (default), --same or --lost.
@@ -62,13 +65,14 @@ def accept(
     which the sink's table refuses rows: land the others, and keep the --refused ones apart. Or,
     where the sink's table or topic was --moved, or its host has another name: go on there, if its
     own notes prove that it is the same. Or: data of finalized batches were --erased on purpose, as
-    many --rows of the output and records of the archive in all.
+    many --rows of the output and records of the archive in all. Or let the windows that are held
+    count as complete now, though --late records may still change them.
 
     Example: semel accept flights flights/flights-2013-01-01.jsonl
     """
-    given = (path is not None) + columns + moved + (refused is not None) + (erased is not None)
-    if given != 1:
-        ways = "a PATH, --columns, --moved, --refused BATCH or --erased A..B"
+    given = (path is not None) + columns + moved + late + (refused is not None)
+    if given + (erased is not None) != 1:
+        ways = "a PATH, --columns, --moved, --late, --refused BATCH or --erased A..B"
         raise typer.BadParameter(f"give either {ways}")
     if (erased is not None) != bool(rows and why.strip()):
         raise typer.BadParameter("--erased A..B, --rows and --why go together")
@@ -77,7 +81,13 @@ def accept(
     from semel import pipeline as pipelines
     from semel.ledger import Ledger
     from semel.model.batch import numbers
-    from semel.repair.accept import accept_columns, accept_file, accept_moved, accept_refused
+    from semel.repair.accept import (
+        accept_columns,
+        accept_file,
+        accept_late,
+        accept_moved,
+        accept_refused,
+    )
     from semel.repair.erased import accept_erased
     from semel.repair.losses import accept_loss
 
@@ -100,6 +110,12 @@ def accept(
             old, new = accept_moved(ledger, spec)
             payload = {"pipeline": pipeline, "from": old, "to": new}
             text = f"{pipeline}: its sink is {new} from here on, and was {old}"
+            console.emit(payload, as_json=as_json, render=lambda: print(text))
+            return
+        if late:
+            until = accept_late(ledger, spec)
+            payload = {"pipeline": pipeline, "event_time": until}
+            text = f"{pipeline}: windows are complete up to {until:%F %H:%M:%S} UTC"
             console.emit(payload, as_json=as_json, render=lambda: print(text))
             return
         if path is None:

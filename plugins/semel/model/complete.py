@@ -19,23 +19,26 @@ class State(Said):
     HOLE = "hole", "Some of it is not covered, and time after it is: a run failed, or never ran."
     NOT_RUN = "not run", "Nothing of it is covered, nor of any time before it."
     NOT_YET = "not yet", "Its time, or the delay behind it, has not come yet."
+    HELD = "held", "Later records are finalized, but an open batch or unread data may still add some."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Completeness:
     """What a pipeline has read, in time: `covered` with select: interval, else `event_time` (None:
-    not known). `delay`: how much later than its time a record may come.
+    not known). `delay`: how much later than its time a record may come. `arrived_to`: the greatest
+    record time that is finalized, although something from before it may be unread or open.
     """
 
     covered: Times | None = None
     event_time: datetime | None = None
+    arrived_to: datetime | None = None
     delay: timedelta = timedelta()
 
     @property
     def known(self) -> datetime | None:
         """The newest time that something is known of. None: of none."""
         if self.covered is None:
-            return self.event_time
+            return max(filter(None, (self.event_time, self.arrived_to)), default=None)
         return self.covered.ranges[-1][1] if self.covered.ranges else None
 
     def missing(self, start: datetime, end: datetime) -> tuple[Range, ...]:
@@ -50,6 +53,12 @@ class Completeness:
     def complete(self, start: datetime, end: datetime) -> bool:
         """Whether the window [start, end) is complete."""
         return not self.missing(start, end)
+
+    # Keeps W8.
+    def held(self, start: datetime, end: datetime) -> bool:
+        """Whether the window [start, end) is not complete, and records after it are finalized."""
+        come = self.arrived_to is not None and end + self.delay <= self.arrived_to
+        return come and not self.complete(start, end)
 
     def completes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Whether each window is complete. `starts` and `ends`: datetime64, in UTC."""
@@ -68,8 +77,10 @@ class Completeness:
         missing = self.missing(start, end)
         if not missing:
             return State.COMPLETE
+        if self.held(start, end):
+            return State.HELD
         known, first = self.known, missing[0][0]
-        if known is None or first >= known:
+        if self.covered is None or known is None or first >= known:
             return State.NOT_YET
         return State.NOT_RUN if first < self.covered.ranges[0][0] else State.HOLE
 

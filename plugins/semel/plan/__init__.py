@@ -25,7 +25,7 @@ from semel.model.batch import Batch, BatchStatus, Claim, Log, Pipeline
 from semel.model.times import Times
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
-from semel.plan import abandon, covered, cut, partitions
+from semel.plan import abandon, covered, cut, event_time, partitions
 from semel.plan.abandon import release
 from semel.plan.cut import Draft
 from semel.plan.idle import Idle, earlier, why
@@ -46,7 +46,7 @@ class Plan:
     batch that was given up for this one, and why. `resumed`: (name, known name) of partitions
     recognised by their content and read on. `earlier`: by day (UTC), how much from before the run's
     window no plan has taken or seen in its current state. `covers`: the time that is covered now,
-    of a plan that takes nothing.
+    or that the event time has passed, of a plan that takes nothing.
     """
 
     pipeline: Pipeline
@@ -230,8 +230,9 @@ def _write(
     changed = draft.ranges or draft.updates or draft.made or matched.gone or matched.retired
     pipeline_id = pipeline.pipeline_id
     whole = covered.sees_all(request, survey, draft)
+    is_full = event_time.leaves_nothing(request, survey, draft)
     covers = Times()
-    if survey.same_refusals and not (changed or matched.released):
+    if survey.same_refusals and not (changed or matched.released or is_full > survey.is_full):
         if whole:
             with ledger.transaction() as connection:
                 covers, is_new = covered.covers(connection, pipeline_id, request)
@@ -260,7 +261,9 @@ def _write(
         if draft.ranges:
             split = survey.source.split_size
             claims = _claims(draft.ranges, made)
-            batch = _write_batch(connection, pipeline_id, request, stored, split, claims, covers)
+            batch = _write_batch(
+                connection, pipeline_id, request, stored, split, claims, covers, is_full=is_full
+            )
             partitions.raise_floor(connection, {_partition(r.offer, made) for r in draft.ranges})
         if released:
             partitions.restore(connection, released)
@@ -268,6 +271,8 @@ def _write(
             partitions.touch(connection, pipeline_id)
             if covers.ranges:
                 covered.add(connection, pipeline_id, covers)
+            if is_full:
+                covers = event_time.look(connection, request.spec, pipeline_id)
         failpoints.point("plan.before_write")
     failpoints.point("plan.after_write")
     return batch, covers
@@ -312,6 +317,8 @@ def _write_batch(
     split_size: int,
     claims: list[dict[str, Any]],
     covers: Times,
+    *,
+    is_full: bool,
 ) -> Batch:
     start, end = request.interval or (None, None)
     made = row(
@@ -328,6 +335,7 @@ def _write_batch(
         interval_end=end,
         claims=json.dumps(claims),
         covers=covers.to_ledger() if covers.ranges else None,
+        is_full=is_full,
     )
     return Batch.from_row(made)
 

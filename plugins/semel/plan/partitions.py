@@ -113,12 +113,13 @@ class State:
     """The numbers that a plan's ranges depend on. Same numbers, same ranges.
 
     `latest`: the request's latest batch. `orphans`: planned batches of other requests that have
-    shown no sign of life for long.
+    shown no sign of life for long. `is_full`: a plan has left nothing since the newest batch.
     """
 
     version: int
     latest: int | None
     orphans: list[int]
+    is_full: bool
 
 
 def state(

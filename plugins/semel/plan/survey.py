@@ -84,6 +84,8 @@ class Survey:
     refusals: tuple[Refusal, ...]
     stored: list[Refusal]
     """The rows of semel.refusal."""
+    is_full: bool
+    """Whether a plan has left nothing since the newest batch."""
 
     @property
     def same_refusals(self) -> bool:
@@ -171,4 +173,5 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
             *(source.gone(item, spans[item.partition.source_partition_id]) for item in gone),
         ),
         stored=known.refused,
+        is_full=state.is_full,
     )

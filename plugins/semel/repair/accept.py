@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +21,7 @@ from semel import failpoints, settings
 from semel.archive import owned
 from semel.errors import RetryableError, SourceError, StateError, TerminalError
 from semel.finalize import Finalized, finalize
-from semel.ledger import Ledger, Row, change, pipelines, row
+from semel.ledger import Ledger, Row, change, pipelines, row, transition
 from semel.model.batch import Pipeline
 from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
@@ -354,3 +355,19 @@ def accept_columns(ledger: Ledger, spec: Spec) -> None:
         change(connection, "accept", "forget_columns", pipeline_id=pipeline.pipeline_id)
         failpoints.point("accept.before_columns")
     failpoints.point("accept.after_columns")
+
+
+# Keeps W10.
+def accept_late(ledger: Ledger, spec: Spec) -> datetime:
+    """Let held windows be complete: what is still to come of them is late. Returns the event time.
+
+    StateError: no window is held.
+    """
+    pipeline = pipelines.planned(ledger, spec.name)
+    with ledger.transaction() as connection:
+        pipelines.lock(connection, pipeline)
+        found = transition(
+            connection, "accept", "late", f"no window of {spec.name} is held",
+            next=f"semel windows {spec.name}", name=spec.name, by=who(),
+        )  # fmt: skip
+    return found["event_time"]

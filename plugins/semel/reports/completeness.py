@@ -5,11 +5,13 @@ looked at and finalized. With select: arrival when the event time is past both. 
 complete stays so; a record that comes later changes its rows, and is not lost.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import islice, pairwise
+from typing import NamedTuple
 
 from semel.declare.parts import Select
 from semel.errors import LimitError, TerminalError
@@ -22,6 +24,9 @@ from semel.reports import intervals
 
 WINDOWS_SHOWN = 31
 """Windows that `semel windows` lists by default."""
+
+HOLDERS_SHOWN = 10
+"""Holders that an answer names."""
 
 WINDOWS_MAX = 1_000
 """Windows of one answer: a month of hours."""
@@ -40,11 +45,19 @@ class Window:
     commands: tuple[str, ...] = ()
 
 
+class Holder(NamedTuple):
+    """What keeps held windows from being complete: a batch or a part of the source, and why."""
+
+    name: str
+    why: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """The answer of windows, newest first. `known`: the newest time that something is known of: of
     a pipeline with select: arrival its event time. `declared`: they are those of `window`, and
-    not the intervals of the schedule.
+    not the intervals of the schedule. `holders`: what holds the held ones, as far as the ledger
+    knows, the first HOLDERS_SHOWN.
     """
 
     pipeline: str
@@ -52,6 +65,7 @@ class Answer:
     declared: bool
     known: datetime | None
     windows: tuple[Window, ...]
+    holders: tuple[Holder, ...] = ()
 
 
 def of(ledger: Ledger, spec: Spec) -> Completeness:
@@ -69,6 +83,7 @@ def of(ledger: Ledger, spec: Spec) -> Completeness:
     return Completeness(
         covered=covered if by_interval else None,
         event_time=found[0]["event_time"] if found and not by_interval else None,
+        arrived_to=found[0]["arrived_to"] if found and not by_interval else None,
         delay=delay,
     )
 
@@ -101,9 +116,21 @@ def windows(
         pipeline=spec.name,
         select=spec.source.select,
         declared=spec.window is not None,
-        known=is_complete.known,
+        known=is_complete.known if is_complete.covered is not None else is_complete.event_time,
         windows=found,
+        holders=_holders(ledger, spec) if State.HELD in (one.state for one in found) else (),
     )
+
+
+def _holders(ledger: Ledger, spec: Spec) -> tuple[Holder, ...]:
+    """The open batches, refusals and unread parts, as the last plan saw them."""
+    found = ledger.rows("completeness", "holders", name=spec.name, count=HOLDERS_SHOWN)
+    holders = [
+        Holder(r["name"], r["why"] or f"{r['unread']:,} {spec.source.unit} are unread")
+        for r in found
+    ]
+    nothing = Holder("the source", "the newest run left data unread, or none has looked since")
+    return tuple(holders) or (nothing,)
 
 
 def newest(is_complete: Completeness, declared: Windows) -> Range | None:
@@ -119,9 +146,11 @@ def newest(is_complete: Completeness, declared: Windows) -> Range | None:
     return None
 
 
+# Keeps W9.
 def of_batch(ledger: Ledger, spec: Spec, batch_id: int) -> tuple[Range, ...]:
-    """The complete windows that a finalized batch has a part in: those that it made complete, and
-    those of time that it has looked at again. First ones first: the newest WINDOWS_MAX.
+    """The complete windows that a finalized batch has a part in: those that it made complete, those
+    of time that it has looked at again, and those whose rows it may have changed. First ones first:
+    the newest WINDOWS_MAX.
     """
     if spec.window is None:
         return ()
@@ -129,22 +158,29 @@ def of_batch(ledger: Ledger, spec: Spec, batch_id: int) -> tuple[Range, ...]:
     covers = Times.from_ledger(found["covers"] or ())
     passed = found["passed_from"], found["passed_to"]
     parts = covers if found["passed_to"] is None else Times.of([passed])
-    return touched(of(ledger, spec), spec.window.windows, parts)
+    is_complete, declared = of(ledger, spec), spec.window.windows
+    rows = Times.from_ledger(found["times"] or ())
+    changed = touched(is_complete, declared, rows, waits=timedelta())
+    windows = {*touched(is_complete, declared, parts), *changed}
+    return tuple(sorted(windows)[-WINDOWS_MAX:])
 
 
-def touched(is_complete: Completeness, declared: Windows, parts: Times) -> tuple[Range, ...]:
+def touched(
+    is_complete: Completeness, declared: Windows, parts: Times, *, waits: timedelta | None = None
+) -> tuple[Range, ...]:
     """The complete windows that wait for some of these times, first ones first: the newest
-    WINDOWS_MAX.
+    WINDOWS_MAX. `waits`: for how long after its end a window does, by default for the delay.
     """
     if not parts.ranges:
         return ()
-    first, found = parts.ranges[0][0], []
+    waits = is_complete.delay if waits is None else waits
+    first, found, lows = parts.ranges[0][0], [], [low for low, _ in parts.ranges]
     for start, end in _back(declared, parts.ranges[-1][1]):
-        until = end + is_complete.delay
+        until = end + waits
         if until <= first or len(found) == WINDOWS_MAX:
             break
-        waits = any(low < until and start < high for low, high in parts.ranges)
-        if waits and is_complete.complete(start, end):
+        at = bisect_left(lows, until)  # The last range that begins before the window ends.
+        if at and start < parts.ranges[at - 1][1] and is_complete.complete(start, end):
             found.append((start, end))
     return tuple(reversed(found))
 

@@ -326,6 +326,12 @@ class Source(ABC):
     def discover(self) -> Shown:
         """List what exists now, in any interval. In the driver, outside any transaction."""
 
+    def shows_all(self, shown: Shown) -> bool:  # noqa: ARG002 - what is there, is there
+        """Whether nothing from before is still to come to what is shown. In the driver, when a
+        plan would leave nothing.
+        """
+        return True
+
     @abstractmethod
     def match(self, shown: Shown, known: Known, window: Window) -> Matched:
         """Classify what is shown, and offer what may be read. Changes nothing; in the driver.

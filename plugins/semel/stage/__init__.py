@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from semel import failpoints
+from semel import failpoints, limits
 from semel.archive import layout, owned, provenance
 from semel.catalog.runs import ensure_segment, snapshot
 from semel.declare.wording import count
@@ -256,6 +256,7 @@ def _begin(
         bucket_seconds=pipeline.bucket_seconds,
         forgotten=pinned.forgotten,
         now_seconds=begun["now_seconds"],
+        times_until=begun["planned_at"] + limits.CLOCKS_AHEAD,
         segment_id=segment,
         runs=() if batch.replays else pinned.runs,
     )
@@ -300,6 +301,7 @@ def _seal(
         "input_digest": digest,
         "sink_schema": schema,
         "times": json.dumps(event_time.of_claims(job, outcome.reports) if batch.judges else []),
+        "touches": event_time.of_attempt(outcome.reports).to_ledger(),
         **asdict(counts),
     }
     _write_manifest(ledger, batch, attempt, manifest, sealed)

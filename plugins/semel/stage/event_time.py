@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.model import times as model_times
 from semel.model.manifest import SplitReport
-from semel.pipeline.spec import Spec
 from semel.stage.job import StageJob
 
 Times = tuple[int, int] | None
@@ -21,12 +21,17 @@ _CALENDAR = tuple(
 """What a calendar holds in any zone: a time beyond its ends counts as that end."""
 
 
-def times_of(spec: Spec, records: pa.Table) -> Times:
-    """The first and the last record time, where windows are declared."""
+# Keeps W4.
+def times_of(job: StageJob, records: pa.Table) -> Times:
+    """The first and the last record time, where windows are declared; without those that are ahead
+    of the batch's plan.
+    """
+    spec = job.spec
     if spec.window is None or not records.num_rows:
         return None
     times = spec.window.windows.slices.moments(records.column(spec.record_time))
-    ends = pc.min_max(times)
+    until = pa.scalar(job.times_until, times.type)
+    ends = pc.min_max(times.filter(pc.less_equal(times, until)))
     if not ends["min"].is_valid:
         return None
     low, high = _CALENDAR
@@ -54,5 +59,16 @@ def of_claims(job: StageJob, reports: list[SplitReport]) -> list[dict[str, objec
     ]
 
 
+# Keeps W9.
+def of_attempt(reports: Iterable[SplitReport]) -> model_times.Times:
+    """The times of all that an attempt read, from the first to the last of each split."""
+    found = (report.times for report in reports if report.times is not None)
+    return model_times.Times.of((_at(first), _at(last + 1)) for first, last in found)
+
+
 def _moment(microseconds: int) -> str:
-    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat()
+    return _at(microseconds).isoformat()
+
+
+def _at(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)

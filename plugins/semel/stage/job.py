@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -49,6 +49,8 @@ class StageJob:
     bucket_seconds: int
     forgotten: Buckets
     now_seconds: int
+    times_until: datetime = datetime.max.replace(tzinfo=UTC)
+    """Record times after this are ahead of the plan: by them nothing is complete."""
     segment_id: int | None
     runs: tuple[Run, ...]
     code: dict[str, bytes] = field(default_factory=dict, repr=False)

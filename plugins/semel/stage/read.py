@@ -216,7 +216,7 @@ class _Reader:
         tally, left_out, times = Tally(), 0, None
         for block in self.blocks():
             left_out += len(block.left_out)
-            times = together([times, times_of(self._job.spec, block.table)])
+            times = together([times, times_of(self._job, block.table)])
             write(block.table)
             if block.faults:
                 source = np.full(len(block.faults), self._split.claim.source_partition_id)

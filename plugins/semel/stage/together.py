@@ -108,7 +108,7 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
         splits, texts, records.tolist(), ends[:-1], ends[1:], strict=True
     ):
         report = _report(job, split, text, read, int(end - start))
-        times = times_of(job.spec, table.slice(start, end - start))
+        times = times_of(job, table.slice(start, end - start))
         report = replace(report, ignored=Ignored() if parts else ignored, times=times)
         parts.append((report, _ids(job, split, hashed, start, end)))
     return table, parts

@@ -416,6 +416,7 @@ def _write(
             created_at=of_ledger,
             # Keeps W3.
             covered=Times.of(r for batch in batches for r in batch.first.covers.ranges).to_ledger(),
+            event_time=_complete_to(spec, batches),
         )
         if made is None:
             raise RetryableError(
@@ -426,10 +427,19 @@ def _write(
         write_partitions(connection, pipeline_id, partitions)
         write_batches(connection, pipeline_id, batches, open_source(spec).split_size)
         catalog.write(connection, pipeline_id, spec.dedup.horizon)
-        if event_time.is_timed(spec):
-            event_time.advance(connection, spec, pipeline_id, None)
+        if event_time.is_timed(spec) and spec.source.streams:
+            event_time.advance_streams(connection, pipeline_id, None)
         failpoints.point("adopt.before_adopt")
     failpoints.point("adopt.after_adopt")
+
+
+# Keeps W3.
+def _complete_to(spec: Spec, batches: list[History]) -> datetime | None:
+    """Up to where windows were complete, by the markers of all batches."""
+    if not event_time.is_one_stream(spec):
+        return None
+    ends = (m.complete_to for batch in batches for m in (batch.first, batch.newest))
+    return max(filter(None, ends), default=None)
 
 
 def told(answer: Adopted) -> str:

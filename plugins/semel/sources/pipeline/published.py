@@ -73,7 +73,8 @@ class OutputFile:
 @dataclass(frozen=True, kw_only=True)
 class Output:
     """The output of one batch, which rows have in the order of `files`. `content`: a digest, equal
-    for equal files, wherever they lie.
+    for equal files, wherever they lie. `frontier`: the batch up to which all was finalized that one
+    look at its source saw. 0: not known.
     """
 
     pipeline: str
@@ -83,6 +84,7 @@ class Output:
     columns: pa.Schema
     files: tuple[OutputFile, ...]
     content: str
+    frontier: int
 
     @property
     def rows(self) -> int:
@@ -191,4 +193,5 @@ class Place:
             columns=columns,
             files=tuple(files),
             content=state.hexdigest(),
+            frontier=whole({"frontier": 0, **plain}, "frontier"),
         )

@@ -89,6 +89,26 @@ class FinalizedBatches(SealedSource):
         stamp = f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
         return Part(name=name, identity=name, fingerprint=stamp, when=None)
 
+    # Keeps W7.
+    def shows_all(self, shown: Listing) -> bool:
+        """Whether the upstream has finalized all that one look at its own source saw, as its newest
+        marker says, and all of that is shown.
+        """
+        if not shown.found:
+            return False
+        frontier = self._frontier(shown)
+        names = {part.name for part in shown.found}
+        there = {part.name for part in self.discover().found}  # A listing may miss a new one.
+        return frontier >= int(shown.found[-1].name.rpartition("/b")[2]) and there <= names
+
+    def _frontier(self, shown: Listing) -> int:
+        """That of the marker that was written last. 0: not known."""
+        try:
+            newest = max(shown.found, key=lambda part: int(part.fingerprint.split(":")[2]))
+            return self._output(newest).frontier
+        except (OSError, CorruptionError):
+            return 0
+
     def match(self, shown: Listing, known: Known, window: Window) -> Matched:
         return matching.match(self, shown, known, window)
 
@@ -219,14 +239,16 @@ class FinalizedBatches(SealedSource):
             raise claims.changed(self, claim, batch_id) from error
 
     def probe(self) -> tuple[str, Look]:
-        found = self.discover().found
-        some = []
+        shown = self.discover()
+        found, some, held = shown.found, [], ""
         if found:
+            if not self._frontier(shown):
+                held = "; its newest marker has no frontier, so windows of its records stay held"
             files = self._output(found[-1]).files
             some = [self.place.marker(found[-1].name), *(file.path for file in files[:1])]
         pipeline, sink = self.context.declared.pipeline, self.place.sink
         return probe.of_files(
-            f"{len(found)} batches of {pipeline} in {sink}", sink, list(map(str, some))
+            f"{len(found)} batches of {pipeline} in {sink}{held}", sink, list(map(str, some))
         )
 
     def _output(self, part: Part) -> Output:

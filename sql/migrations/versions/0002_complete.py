@@ -1,4 +1,4 @@
-"""Erasures: sql/migrations/0002_erasures.sql."""
+"""Which plans left nothing: sql/migrations/0002_complete.sql."""
 
 from pathlib import Path
 
@@ -10,5 +10,5 @@ down_revision = "0001"
 
 def upgrade() -> None:
     op.get_bind().exec_driver_sql(
-        (Path(__file__).parents[1] / "0002_erasures.sql").read_text(encoding="utf-8")
+        (Path(__file__).parents[1] / "0002_complete.sql").read_text(encoding="utf-8")
     )
