@@ -559,6 +559,12 @@ OF_SECONDS: dict[str, Removal] = {
     "a right to some columns is no right to the table": code(
         "sinks.postgres.facts:_of_rights", 'server[f"may_{right}"]', new="everywhere"
     ),
+    "keys are texts where they are texts": code(
+        "sinks.postgres.facts:_takes", "target.counting or field.name in target.key"
+    ),
+    "a column has its own type": code(
+        "pipeline.spec:Spec.of_sink", "self.transforms or self.aggregate"
+    ),
     "a text is not cut": gives("sinks.postgres.encode:_is_longer", False),
     "a role's isolation is not taken": code(
         "sinks.postgres.link:connected",

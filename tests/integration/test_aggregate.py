@@ -465,9 +465,9 @@ def test_what_is_refused_before_any_work(bench: Workbench, changes: dict, why: s
     """With the key and what is wrong with it."""
     declared = {"by": [["user"], []], "columns": COLUMNS}
     inner = {key: changes.pop(key) for key in ("by", "columns") if key in changes}
-    schema = {**SCHEMA, "f": "double"}
+    changes = {"source": {"schema": {**SCHEMA, "f": "double"}}, **changes}
     with pytest.raises(SpecError, match=why):
-        counting(bench, source={"schema": schema}, aggregate=declared | inner, **changes)
+        counting(bench, aggregate=declared | inner, **changes)
 
 
 # Attacks AG3.
@@ -644,6 +644,101 @@ def test_a_key_that_the_table_refuses(bench: Workbench, ledger: Ledger, table: W
     assert merged(spec, table) == expected(clicks(0, 7))
     assert [letter.reason for letter in letters(spec, count=9).letters] == ["sink_refuses"]
     proven(spec)
+
+
+DOCS = ('{"a":1}', '{"a": 1}', '{"a":1.0}', "null", '"null"', '[1,{"b":[]}]', "1")
+"""Values of JSON; PostgreSQL's jsonb writes the first two alike."""
+
+
+# Attacks AG3 and PG5.
+@pytest.mark.parametrize("kind", ["files", "postgres"])
+def test_json_is_a_key_by_its_text(
+    bench: Workbench, ledger: Ledger, table: Warehouse, kind: str
+) -> None:
+    """Files and tables count as many values, whatever a column of the windows is called."""
+    columns = {"doc2": "distinct(doc)", "least": "min(doc)", "most": "max(doc)", "n": "count()"}
+    spec = counting(
+        bench, source={"schema": {**SCHEMA, "doc": "json", "doc2": "json", "n": "json"}},
+        aggregate={"by": [["doc"], []], "columns": columns},
+        **({"sink": TABLE} if kind == "postgres" else {}),
+    )  # fmt: skip
+    for part in range(2):
+        lines = [
+            f'{{"id": "e{part}{at}", "at": "2013-10-26T12:0{at}:00Z", "doc": {DOCS[at % 7]}}}'
+            for at in range(9)
+        ]
+        bench.write(f"in/{part}.jsonl", [line.encode() for line in lines])
+        run(ledger, spec, f"r{part}")
+    proven(spec)
+    if kind == "files":
+        rows = reader.windows(spec.sink_path()).to_pylist()
+        found = [(r["_semel_level"], r["doc"], *(r[name] for name in columns)) for r in rows]
+    else:
+        names = ", ".join(('_semel_level', "doc", *columns))
+        found = table.run(f"SELECT {names} FROM {spec.sink.table}")
+    texts = [None if doc == "null" else doc for doc in DOCS]
+    counts = Counter(texts[at % 7] for at in range(9))
+    there = sorted(doc for doc in texts if doc is not None)
+    wanted = [(0, doc, int(doc is not None), doc, doc, 2 * n) for doc, n in counts.items()]
+    wanted.append((1, None, len(there), there[0], there[-1], 18))
+    assert sorted(found, key=str) == sorted(wanted, key=str)
+
+
+# Attacks PG5.
+def test_a_json_column_is_no_place_for_keys(
+    bench: Workbench, ledger: Ledger, table: Warehouse
+) -> None:
+    """jsonb would merge texts that differ. A table that has it is refused before any commit, and
+    the statements of the message make it fit, with the same windows.
+    """
+    bench.write("in/a.jsonl", clicks(0, 20))
+    spec = counting(bench, sink=TABLE)
+    run(ledger, spec, "r1")
+    alter = 'ALTER TABLE events_parts ALTER COLUMN "user" TYPE'
+    table.run(f'DROP VIEW events; {alter} jsonb USING to_jsonb("user")')
+    bench.write("in/b.jsonl", clicks(10, 40))
+    with pytest.raises(TerminalError, match="is jsonb, .*what fits: text, character") as refused:
+        run(ledger, spec, "r2")
+    table.run(f"CREATE VIEW events AS SELECT {', '.join(COLUMNS)} FROM events_parts")
+    table.run(re.search(r"DROP VIEW IF .*$", str(refused.value))[0])
+    table.run("UPDATE events_parts SET \"user\" = trim('\"' FROM \"user\")")
+    run(ledger, spec, "r2")
+    assert merged(spec, table) == expected(clicks(0, 40))
+    proven(spec)
+
+
+# Attacks PG5.
+@pytest.mark.icu
+def test_a_collation_that_merges_keys_is_refused(
+    bench: Workbench, ledger: Ledger, table: Warehouse
+) -> None:
+    """Windows would have one row for keys that differ."""
+    bench.write("in/a.jsonl", clicks(0, 20))
+    spec = counting(bench, sink=TABLE)
+    run(ledger, spec, "r1")
+    table.run("CREATE COLLATION odd (provider = icu, locale = 'und-u-ks-level2', "
+              "deterministic = false)")  # fmt: skip
+    alter = 'ALTER TABLE events_parts ALTER COLUMN "user" TYPE text COLLATE odd'
+    table.run(f"DROP VIEW events; {alter}")
+    bench.write("in/b.jsonl", clicks(10, 40))
+    with pytest.raises(TerminalError, match="'user' treats different texts as equal"):
+        run(ledger, spec, "r2")
+
+
+# Attacks PG5.
+def test_a_column_has_its_own_type_and_not_its_names(
+    bench: Workbench, ledger: Ledger, table: Warehouse, spark_engine: SparkEngine
+) -> None:
+    """Transforms may name what they make after a column of JSON. Only Spark knows its type."""
+    made = bench.transforms / "made.sql"
+    made.write_text("SELECT id, length(doc) AS doc, upper(note) AS note FROM records")
+    schema = {"id": "string", "doc": "json", "note": "json"}
+    spec = bench.spec("plain", source={"schema": schema}, transforms=["made.sql"], sink=TABLE)
+    bench.write("in/a.jsonl", [{"id": "a", "doc": [1], "note": "x"}])
+    run(ledger, spec, "r1", engine=spark_engine)
+    assert table.run("SELECT id, doc, note FROM events") == [("a", 3, '"X"')]
+    proven(spec)
+    assert compared(ledger, spec, engine=spark_engine).equal
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])

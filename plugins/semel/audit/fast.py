@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from semel.audit import windows
 from semel.audit.exact import Rules
+from semel.audit.windows import compared
 from semel.clients.duck import TYPES, duck_type
 from semel.clients.sql import column, quoted
 from semel.declare.ddl import ColumnType
@@ -90,11 +91,6 @@ def content(spec: Spec, place: Callable[[str], str]) -> str:
     if not kinds or spec.aggregate is not None:
         return "CAST(0 AS UBIGINT)"
     return f"hash({', '.join(_cast(place(name), kind) for name, kind in kinds.items())})"
-
-
-def compared(kind: ColumnType) -> bool:
-    """Whether the values of a column are compared with the source's."""
-    return not kind.nested and kind.word != "json"
 
 
 def in_output(spec: Spec, name: str) -> str:

@@ -72,8 +72,10 @@ class Outputs:
         elif spec.by_position and set(_POSITION) <= in_all:
             by = "position"
         left_out = set(_POSITION)
-        if not spec.sink.in_folder:  # A table may keep a JSON value in other words.
-            left_out |= {name for name, kind in spec.column_types().items() if kind.word == "json"}
+        if not spec.sink.in_folder and spec.aggregate is None:
+            # A table may keep a JSON value in other words.
+            json = {name for name, kind in spec.column_types().items() if kind.word == "json"}
+            left_out |= {n for n in json & types.keys() if all(map(pa.types.is_string, types[n]))}
         return cls(
             engine=engine,
             spec=spec,
