@@ -1,9 +1,7 @@
 """The declaration of files as a source."""
 
 import os
-import re
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import ClassVar, Literal
 
@@ -13,7 +11,7 @@ from semel import settings
 from semel.declare.parts import GLOB, Duration, Model, Text, path_problem, zone_problem
 from semel.declare.place import Place
 from semel.formats.table import SOURCES, source_format
-from semel.sources.formatted import Formatted
+from semel.sources.formatted import Formatted, reads_time
 
 
 class Move(Model):
@@ -93,10 +91,11 @@ class FilesSource(Formatted):
 
     def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from super()._problems()
-        if self.interval_from not in (None, "mtime") and not _reads_dates(self.interval_from):
+        rule = self.interval_from
+        if rule not in (None, "mtime") and ("/" in rule or not reads_time(rule)):
             yield ("interval_from",), (
-                f"{self.interval_from!r} is not a strptime pattern of a file name with a date: "
-                'write one like "flights-%Y-%m-%d.jsonl", or "mtime"'
+                f"{rule!r} is not a strptime pattern of a file name with a date, down to some unit "
+                'without a gap: write one like "flights-%Y-%m-%d.jsonl", or "mtime"'
             )
         if why := zone_problem(self.interval_zone):
             yield ("interval_zone",), why
@@ -124,17 +123,6 @@ class FilesSource(Formatted):
 
 
 DECLARED = (FilesSource,)
-
-
-def _reads_dates(pattern: str) -> bool:
-    """Whether file names written with this pattern give their dates back."""
-    if "/" in pattern or "%Y" not in pattern:
-        return False
-    sample = datetime(2013, 1, 1)
-    try:
-        return datetime.strptime(sample.strftime(pattern), pattern).replace(tzinfo=None) == sample
-    except (ValueError, re.error):  # strptime makes a regex of it, and says so of "%Y%Y".
-        return False
 
 
 def _split_glob(path: str) -> tuple[str, str]:
