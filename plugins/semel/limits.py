@@ -56,3 +56,9 @@ LETTERS_SHOWN = 20
 
 FILE_NAME_BYTES_MAX = 200
 """Longest final file name without its extension; file systems allow 255 bytes."""
+
+FOLDER_NAME_BYTES_MAX = 255
+"""Longest name of a folder of partition_by: as file systems allow."""
+
+FOLDERS_BYTES_MAX = 2_048
+"""Longest path of such folders below a folder: file systems allow 4,095 bytes in all."""

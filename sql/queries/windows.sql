@@ -16,16 +16,26 @@ FROM {parts} AS p
 GROUP BY {by};
 
 -- name: of_files
--- For a person's DuckDB: the batches that markers list, whole. {slices}: how many make a window.
+-- For a person's DuckDB: the batches that markers list, whole. {slices}: how many make a window. Keys are in
+-- the files; those of earlier versions have them in the names of their folders alone.
 SET VARIABLE files = (
     SELECT list({folder} || file.path)
     FROM (SELECT unnest(files) AS file FROM read_json({markers})) WHERE file.kind = 'data');
-WITH parts AS (
-    SELECT * REPLACE (window_start - slice.n * INTERVAL '{seconds} seconds' AS window_start)
-    FROM read_parquet(getvariable('files'), hive_partitioning = {folders}, union_by_name = true),
-         range({slices}) AS slice(n))
+WITH stored AS (
+    SELECT CAST(NULL AS TIMESTAMPTZ) AS window_start{empty} WHERE false
+    UNION ALL BY NAME
+    FROM read_parquet(getvariable('files'), hive_partitioning = false, union_by_name = true,
+                      filename = '_semel_file')
+), parts AS (
+    SELECT * REPLACE ({start} - _semel_slice * INTERVAL '{seconds} seconds' AS window_start{keys})
+    FROM stored, range({slices}) AS slices(_semel_slice))
 {merged}
 ORDER BY ALL;
+
+-- name: of_folder
+-- A key, from the file or from its folder's name.
+COALESCE({column}, CAST(url_decode(NULLIF(split_part(split_part(substr(_semel_file, {at}), {name}, 2),
+    '/', 1), {nothing})) AS {kind}));
 
 -- name: no_key
 -- What is no key of a level: null, of the key's type.

@@ -589,6 +589,20 @@ OF_SECONDS: dict[str, Removal] = {
     "a right to some columns is no right to the table": code(
         "sinks.postgres.facts:_of_rights", 'server[f"may_{right}"]', new="everywhere"
     ),
+    "what batches make together has 38 digits":
+        code("reader:windows", "merged.validate(full=True)", new="None"),
+    "a text is not null's folder": code(
+        "formats.output:folder_value", 'text.lower() == "null"', user="stage.folders"
+    ),
+    "partial rows have their keys":
+        code("stage.part_files:PartWriter.__init__", "and not keys", new=""),
+    "a value that no folder holds is a dead letter": gives("stage.folders:refused", []),
+    "keys are texts where they are texts": code(
+        "sinks.postgres.facts:_takes", "target.counting or field.name in target.key"
+    ),
+    "a column has its own type": code(
+        "pipeline.spec:Spec.of_sink", "self.transforms or self.aggregate"
+    ),
     "a text is not cut": gives("sinks.postgres.encode:_is_longer", False),
     "a role's isolation is not taken": code(
         "sinks.postgres.link:connected",

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import duckdb
 import psycopg
@@ -38,7 +38,7 @@ from semel.reports import counted
 from semel.reports.dead_letters import letters
 from semel.runs import replay
 from semel.spark.engine import SparkEngine
-from semel.stage import combine
+from semel.stage import combine, part_files
 
 SCHEMA = {"id": "string", "user": "string", "n": "bigint", "at": "timestamp"}
 COLUMNS = {"events": "count()", "spent": "sum(n)", "first": "min(at)", "users": "distinct(user)"}
@@ -250,6 +250,74 @@ def test_the_statement_for_a_table(bench: Workbench, ledger: Ledger, table: Ware
             counted.query(counting(bench, name="other", **changes))
 
 
+KEYS = (
+    None, "", "null", "NULL", "Null", "nulls", "__HIVE_DEFAULT_PARTITION__", "2024-01-01",
+    "2024-1-1", "01234", "1234", "1234.0", "1e3", "1000", "true", "TRUE", "nan", "a/user=b", "%41",
+    "A", "a", "a b", "a+b", "=", "..", "\u00e9", "e\u0301", "\u0436", "\u6f22\U0001f600",
+)  # fmt: skip
+"""Each is a key of its own, whatever a reader would like to make of it."""
+
+
+def hostile(n: int) -> list[dict]:
+    """A record of each key, the first twice."""
+    return [
+        {"id": f"{n}-{at}", "user": key, "n": at, "at": "2013-10-26T12:00:00Z"}
+        for at, key in enumerate((*KEYS, KEYS[0]))
+    ]
+
+
+# Attacks L9.
+@pytest.mark.parametrize("by", [[], ["user"], ["n", "user"], ["window_start", "user"]], ids=str)
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_keys_stay_apart_in_the_statement_and_the_reader(
+    bench: Workbench, ledger: Ledger, by: list[str], zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of windows: as columns of files and as folders, also those that are folders alone, of before
+    keys were in the files.
+    """
+    declared = {"by": [["user", "n"], ["user"]], "columns": {"events": "count()"}}
+    spec = counting(bench, sink={"partition_by": by}, aggregate=declared)
+    if zone != "UTC":
+        bench.write("in/old.jsonl", [r for r in hostile(0) if r["user"] != ""])
+        old = part_files.PartWriter.__init__
+        with monkeypatch.context() as before:
+            before.setattr(
+                part_files.PartWriter, "__init__", lambda *a, **k: old(*a, **{**k, "keys": False})
+            )
+            run(ledger, spec, "r0")
+    bench.write("in/new.jsonl", hostile(1))
+    run(ledger, spec, "r1")
+    proven(spec)
+    wanted = Counter({key: 1 + (key is None) for key in KEYS})
+    if zone != "UTC":
+        wanted += Counter({key: 1 + (key is None) for key in KEYS if key != ""})
+    with duckdb.connect() as connection:
+        connection.execute(f"SET TimeZone = '{zone}'")
+        rows = connection.sql(counted.query(spec)).to_arrow_table().to_pylist()
+    for found in (rows, reader.windows(spec.sink_path()).to_pylist()):
+        found = [row for row in found if row["_semel_level"] == 1]
+        assert {row["user"]: row["events"] for row in found} == wanted
+        assert len(found) == len(wanted)
+
+
+# Attacks L9.
+@pytest.mark.parametrize("form", ["parquet", "jsonl", "csv"])
+def test_keys_of_partial_rows_are_in_the_files(
+    bench: Workbench, ledger: Ledger, form: str
+) -> None:
+    """In each format; compare and a pipeline behind see them as they are."""
+    spec = counting(
+        bench, sink={"partition_by": ["user"], "format": form},
+        aggregate={"by": ["user"], "columns": {"events": "count()"}},
+    )  # fmt: skip
+    bench.write("in/a.jsonl", hostile(1))
+    run(ledger, spec, "r1")
+    proven(spec)
+    rows = reader.windows(spec.sink_path()).to_pylist()
+    assert Counter({row["user"]: row["events"] for row in rows}) == Counter([*KEYS, KEYS[0]])
+    assert compared(ledger, spec).equal
+
+
 def test_windows_between_two_times(bench: Workbench, ledger: Ledger) -> None:
     """A reader that asks for some windows gets all of these, also where windows overlap."""
     spec = counting(bench, window={"size": "3 hours", "every": "1 hour"})
@@ -278,10 +346,18 @@ def test_final_by_any_clock(bench: Workbench, ledger: Ledger, table: Warehouse) 
 # Attacks AG3.
 @pytest.mark.parametrize("by", [[["user"], []], [[]], ["user"]], ids=str)
 def test_one_batch_or_many(bench: Workbench, ledger: Ledger, by: list) -> None:
-    """In whatever batches and order the records come, the rows of the windows are equal."""
+    """In whatever batches and order the records come, the rows of the windows are equal: of any
+    length and zone that `validate` takes. The audit counts them by a clock of its own.
+    """
     seed = random.randrange(10**6)
     draw, records = random.Random(seed), clicks(0, 200)
-    declared = {"aggregate": {"by": by, "columns": COLUMNS}, "source": {"schema": SCHEMA}}
+    day = 86_400
+    sizes = [n for n in range(1, day + 1) if day % n == 0] + [7 * day]
+    zone = draw.choice(sorted(available_timezones() - {"localtime", "Factory"}))
+    window = {"size": f"{draw.choice(sizes)} seconds", "zone": zone}
+    declared = {
+        "aggregate": {"by": by, "columns": COLUMNS}, "source": {"schema": SCHEMA}, "window": window,
+    }  # fmt: skip
     found = []
     for name, batches in (("one", 1), ("many", 12)):
         source = {"schema": SCHEMA, "path": f"{name}/*.jsonl"}
@@ -293,7 +369,7 @@ def test_one_batch_or_many(bench: Workbench, ledger: Ledger, by: list) -> None:
             run(ledger, spec, f"r{at}")
         found.append(reader.windows(spec.sink_path()))
         proven(spec)
-    assert found[0].equals(found[1]), f"seed {seed}"
+    assert found[0].equals(found[1]), f"seed {seed}: {window}"
 
 
 def test_by_position_and_small_files(bench: Workbench, ledger: Ledger) -> None:
@@ -347,14 +423,22 @@ def test_sums_are_exact_or_refused(bench: Workbench, ledger: Ledger) -> None:
     assert len(reader.windows(spec.sink_path())) == 1
 
 
-def test_batches_whose_sum_is_too_large(bench: Workbench, ledger: Ledger) -> None:
-    """Each fits, and what they make together does not: the reader says so, and what helps."""
+# Attacks AG3.
+@pytest.mark.parametrize("digits", [38 * "9", "4" + 37 * "0", "-" + 38 * "9", "5" + 36 * "0"])
+def test_batches_whose_sum_is_too_large(bench: Workbench, ledger: Ledger, digits: str) -> None:
+    """Each fits, and what they make together does not, also where 128 bits would hold it: the
+    reader says so, and what helps.
+    """
     schema = {**SCHEMA, "d": "decimal(38,0)"}
     spec = counting(bench, source={"schema": schema}, aggregate={"columns": {"d": "sum(d)"}})
     for at in range(3):
         line = json.dumps({**clicks(at, at + 1, step=1)[0], "d": 0})
-        bench.write(f"in/{at}.jsonl", [line.replace('"d": 0', f'"d": {38 * "9"}').encode()])
+        bench.write(f"in/{at}.jsonl", [line.replace('"d": 0', f'"d": {digits}').encode()])
         run(ledger, spec, f"r{at}")
+    if len(digits) == 37:
+        [row] = reader.windows(spec.sink_path()).to_pylist()
+        assert row["d"] == 3 * Decimal(digits)
+        return
     with pytest.raises(LimitError, match="its partial rows by `dataset`"):
         reader.windows(spec.sink_path())
     assert reader.dataset(spec.sink_path()).count_rows() == 3
@@ -465,9 +549,9 @@ def test_what_is_refused_before_any_work(bench: Workbench, changes: dict, why: s
     """With the key and what is wrong with it."""
     declared = {"by": [["user"], []], "columns": COLUMNS}
     inner = {key: changes.pop(key) for key in ("by", "columns") if key in changes}
-    schema = {**SCHEMA, "f": "double"}
+    changes = {"source": {"schema": {**SCHEMA, "f": "double"}}, **changes}
     with pytest.raises(SpecError, match=why):
-        counting(bench, source={"schema": schema}, aggregate=declared | inner, **changes)
+        counting(bench, aggregate=declared | inner, **changes)
 
 
 # Attacks AG3.
@@ -644,6 +728,101 @@ def test_a_key_that_the_table_refuses(bench: Workbench, ledger: Ledger, table: W
     assert merged(spec, table) == expected(clicks(0, 7))
     assert [letter.reason for letter in letters(spec, count=9).letters] == ["sink_refuses"]
     proven(spec)
+
+
+DOCS = ('{"a":1}', '{"a": 1}', '{"a":1.0}', "null", '"null"', '[1,{"b":[]}]', "1")
+"""Values of JSON; PostgreSQL's jsonb writes the first two alike."""
+
+
+# Attacks AG3 and PG5.
+@pytest.mark.parametrize("kind", ["files", "postgres"])
+def test_json_is_a_key_by_its_text(
+    bench: Workbench, ledger: Ledger, table: Warehouse, kind: str
+) -> None:
+    """Files and tables count as many values, whatever a column of the windows is called."""
+    columns = {"doc2": "distinct(doc)", "least": "min(doc)", "most": "max(doc)", "n": "count()"}
+    spec = counting(
+        bench, source={"schema": {**SCHEMA, "doc": "json", "doc2": "json", "n": "json"}},
+        aggregate={"by": [["doc"], []], "columns": columns},
+        **({"sink": TABLE} if kind == "postgres" else {}),
+    )  # fmt: skip
+    for part in range(2):
+        lines = [
+            f'{{"id": "e{part}{at}", "at": "2013-10-26T12:0{at}:00Z", "doc": {DOCS[at % 7]}}}'
+            for at in range(9)
+        ]
+        bench.write(f"in/{part}.jsonl", [line.encode() for line in lines])
+        run(ledger, spec, f"r{part}")
+    proven(spec)
+    if kind == "files":
+        rows = reader.windows(spec.sink_path()).to_pylist()
+        found = [(r["_semel_level"], r["doc"], *(r[name] for name in columns)) for r in rows]
+    else:
+        names = ", ".join(('_semel_level', "doc", *columns))
+        found = table.run(f"SELECT {names} FROM {spec.sink.table}")
+    texts = [None if doc == "null" else doc for doc in DOCS]
+    counts = Counter(texts[at % 7] for at in range(9))
+    there = sorted(doc for doc in texts if doc is not None)
+    wanted = [(0, doc, int(doc is not None), doc, doc, 2 * n) for doc, n in counts.items()]
+    wanted.append((1, None, len(there), there[0], there[-1], 18))
+    assert sorted(found, key=str) == sorted(wanted, key=str)
+
+
+# Attacks PG5.
+def test_a_json_column_is_no_place_for_keys(
+    bench: Workbench, ledger: Ledger, table: Warehouse
+) -> None:
+    """jsonb would merge texts that differ. A table that has it is refused before any commit, and
+    the statements of the message make it fit, with the same windows.
+    """
+    bench.write("in/a.jsonl", clicks(0, 20))
+    spec = counting(bench, sink=TABLE)
+    run(ledger, spec, "r1")
+    alter = 'ALTER TABLE events_parts ALTER COLUMN "user" TYPE'
+    table.run(f'DROP VIEW events; {alter} jsonb USING to_jsonb("user")')
+    bench.write("in/b.jsonl", clicks(10, 40))
+    with pytest.raises(TerminalError, match="is jsonb, .*what fits: text, character") as refused:
+        run(ledger, spec, "r2")
+    table.run(f"CREATE VIEW events AS SELECT {', '.join(COLUMNS)} FROM events_parts")
+    table.run(re.search(r"DROP VIEW IF .*$", str(refused.value))[0])
+    table.run("UPDATE events_parts SET \"user\" = trim('\"' FROM \"user\")")
+    run(ledger, spec, "r2")
+    assert merged(spec, table) == expected(clicks(0, 40))
+    proven(spec)
+
+
+# Attacks PG5.
+@pytest.mark.icu
+def test_a_collation_that_merges_keys_is_refused(
+    bench: Workbench, ledger: Ledger, table: Warehouse
+) -> None:
+    """Windows would have one row for keys that differ."""
+    bench.write("in/a.jsonl", clicks(0, 20))
+    spec = counting(bench, sink=TABLE)
+    run(ledger, spec, "r1")
+    table.run("CREATE COLLATION odd (provider = icu, locale = 'und-u-ks-level2', "
+              "deterministic = false)")  # fmt: skip
+    alter = 'ALTER TABLE events_parts ALTER COLUMN "user" TYPE text COLLATE odd'
+    table.run(f"DROP VIEW events; {alter}")
+    bench.write("in/b.jsonl", clicks(10, 40))
+    with pytest.raises(TerminalError, match="'user' treats different texts as equal"):
+        run(ledger, spec, "r2")
+
+
+# Attacks PG5.
+def test_a_column_has_its_own_type_and_not_its_names(
+    bench: Workbench, ledger: Ledger, table: Warehouse, spark_engine: SparkEngine
+) -> None:
+    """Transforms may name what they make after a column of JSON. Only Spark knows its type."""
+    made = bench.transforms / "made.sql"
+    made.write_text("SELECT id, length(doc) AS doc, upper(note) AS note FROM records")
+    schema = {"id": "string", "doc": "json", "note": "json"}
+    spec = bench.spec("plain", source={"schema": schema}, transforms=["made.sql"], sink=TABLE)
+    bench.write("in/a.jsonl", [{"id": "a", "doc": [1], "note": "x"}])
+    run(ledger, spec, "r1", engine=spark_engine)
+    assert table.run("SELECT id, doc, note FROM events") == [("a", 3, '"X"')]
+    proven(spec)
+    assert compared(ledger, spec, engine=spark_engine).equal
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])

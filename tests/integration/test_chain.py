@@ -226,6 +226,25 @@ def test_values_that_are_folders(up: Upstream, ledger: Ledger, case: str) -> Non
     assert list(map(str, texts)) == list(map(str, values))
 
 
+# Attacks L9.
+def test_keys_of_partial_rows_are_had_back(up: Upstream, ledger: Ledger) -> None:
+    """Null's folder has the empty text, too; the files of an upstream that counts tell them apart.
+    """
+    columns = {"id": "string", "k": "string", "at": "timestamp"}
+    declared = up.files.spec(
+        name="up", source={"schema": columns}, sink={"partition_by": ["k"]}, record_time="at",
+        window={"size": "1 day"}, aggregate={"by": ["k"], "columns": {"n": "count()"}},
+    )  # fmt: skip
+    keys, at = [None, "", "", "null", "a"], "2024-01-01T00:00:00Z"
+    up.bench.write("in/a.jsonl", [{"id": f"e{n}", "k": k, "at": at} for n, k in enumerate(keys)])
+    run(up.ledger, declared, "up1")
+    spec = up.spec(source={"schema": {"k": "string", "n": "bigint"}})
+    run(ledger, spec, "r1")
+    assert audit(spec).ok
+    rows = dataset(spec.sink_path()).to_table().to_pylist()
+    assert {row["k"]: row["n"] for row in rows} == {None: 1, "": 2, "null": 1, "a": 1}
+
+
 # Attacks R2.
 @pytest.mark.parametrize("odd", ["dangling", "loop", "fifo", "folder"])
 def test_what_is_no_marker_refuses_its_name_alone(

@@ -164,7 +164,7 @@ def test_a_survivor_that_the_table_does_not_take_now(
 ) -> None:
     """A CHECK that came since: the attempt stops before its commit, and names row and remedy."""
     table.run("ALTER TABLE events ADD CONSTRAINT no_7 CHECK (n <> 7) NOT VALID")
-    said = r"line 8 \(byte 392\): sink_refuses .*no_7.*The table does not take it; change the table"
+    said = r"line 8 \(byte 392\): sink_refuses .*no_7.*The sink does not take it; change the table"
     with pytest.raises(TerminalError, match=said):
         replayed(ledger, spec, 1, "again")
     assert made_by(table) == [FIRST, SECOND]

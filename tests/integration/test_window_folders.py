@@ -18,6 +18,7 @@ from fixtures.batches.compares import compared
 from fixtures.batches.replays import broken, replayed
 from fixtures.batches.workbench import Workbench, events
 from fixtures.contract.sources import Upstream
+from fixtures.files.markers import snippet
 from fixtures.postgres.server import lose
 from fixtures.spark.local import LocalEngine
 from semel import reader
@@ -122,14 +123,106 @@ def test_weeks_of_days(bench: Workbench, ledger: Ledger) -> None:
         assert Counter(found) == dict(wanted)
 
 
-def test_a_time_out_of_order_stops_the_batch(bench: Workbench, ledger: Ledger) -> None:
+HOSTILE = [
+    "null", "NULL", "Null", "__HIVE_DEFAULT_PARTITION__", "2024-01-01", "2024-1-1", "01234", "1234",
+    "1234.0", "1e3", "true", "TRUE", "nan", "a/place=b", "%41", "A", "a", "a b", "a+b", "=", "..",
+    "\u00e9", "e\u0301", "\u0436", "\u6f22\U0001f600", None, "",
+]  # fmt: skip
+
+
+# Attacks L9.
+@pytest.mark.parametrize("how", ["python", "duckdb", "spark"])
+def test_the_readers_of_the_readme_keep_keys_apart(
+    bench: Workbench,
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    how: str,
+) -> None:
+    """As printed, each gives the values of partition columns as they were; of an empty text null,
+    as Hive has it.
+    """
+    schema = {"id": "string", "place": "string", "n": "bigint"}
+    spec = bench.spec(
+        "flights", source={"schema": schema}, sink={"path": "out/flights", "partition_by": ["place"]}
+    )
+    records = [{"id": f"{n}", "place": place, "n": n} for n, place in enumerate(HOSTILE)]
+    bench.write("in/a.jsonl", records)
+    run(ledger, spec, "r1")
+    assert audit(spec).ok and compared(ledger, spec).equal
+    monkeypatch.chdir(bench.data.parent)
+    if how == "python":
+        scope: dict[str, object] = {}
+        exec(snippet("Python:").replace("data/out", str(bench.data / "out")), scope)
+        rows = scope["table"].to_pylist()
+    elif how == "duckdb":
+        text = snippet("DuckDB:").replace("data/out", str(bench.data / "out"))
+        with duckdb.connect() as connection:
+            rows = connection.sql(text.replace("count(*)", "*")).to_arrow_table().to_pylist()
+    else:
+        spark = request.getfixturevalue("spark")
+        name = "spark.sql.sources.partitionColumnTypeInference.enabled"
+        before = spark.conf.get(name)
+        try:
+            scope = {"spark": spark}
+            exec(snippet("Spark:").replace("data/out", str(bench.data / "out")), scope)
+            rows = [row.asDict() for row in scope["flights"].collect()]
+        finally:
+            spark.conf.set(name, before)
+    assert {row["id"]: row["place"] for row in rows} == {
+        record["id"]: record["place"] or None for record in records
+    }
+    assert len(rows) == len(records)
+
+
+# Attacks S27.
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("columns", [["place"], [f"c{n}" for n in range(12)]])
+def test_a_value_that_no_folder_holds_is_a_dead_letter(
+    bench: Workbench, ledger: Ledger, columns: list[str], counted: bool
+) -> None:
+    """Its id stays free; letters of any alphabet have room. Names end where file systems say."""
+    whole = len(columns) == 1
+    good = ["\u0436" * 33, "\u6f22" * 22, "x" * 200, "\U0001f600" * 62, "/" * 60, "", None, "a b"]
+    bad = ["\u0436" * 126, "\u6f22" * 84, "x" * 250, "/" * 84] if whole else ["x" * 180]
+    good = good if whole else ["\u0436" * 33, None]
+    schema = {"id": "string", "at": "timestamp", **dict.fromkeys(columns, "string")}
+    at = {"at": "2024-01-01T00:00:00Z"}
+    records = [
+        {"id": f"{n}", **at, **dict.fromkeys(columns, value)} for n, value in enumerate(good + bad)
+    ]
+    counting = {
+        "record_time": "at", "window": {"size": "1 day"},
+        "aggregate": {"by": [*columns], "columns": {"n": "count()"}},
+    }  # fmt: skip
+    spec = bench.spec(
+        source={"schema": schema}, sink={"partition_by": columns},
+        limits={"quarantine_ratio_max": 1}, **(counting if counted else {}),
+    )  # fmt: skip
+    bench.write("in/a.jsonl", records)
+    bench.write("in/b.jsonl", [{**records[-1], "id": "alone"}])
+    run(ledger, spec, "r1")
+    assert audit(spec).ok
+    found = reader.dataset(spec.sink_path()).to_table([columns[0]]).column(0).to_pylist()
+    wanted = good if counted else [value or None for value in good]
+    assert sorted(found, key=str) == sorted(wanted, key=str)
+    assert settled(spec).reasons == {"sink_refuses": len(bad) + 1}
+    bench.write("in/c.jsonl", [{**record, **dict.fromkeys(columns, "x")} for record in records])
+    run(ledger, spec, "r2")
+    shown = reader.dataset(spec.sink_path()).to_table(filter=ds.field(columns[0]) == "x")
+    assert (sum(shown.column("n").to_pylist()) if counted else len(shown)) == len(bad)
+    assert audit(spec).ok
+
+
+# Attacks S27.
+def test_a_time_out_of_order_is_a_dead_letter(bench: Workbench, ledger: Ledger) -> None:
     """Behind the year 9999 of the clock. By UTC the same records are written."""
     late = {"id": "late", "n": 1, "at": "9999-12-31T23:30:00Z"}
     bench.write("in/a.jsonl", [late, {"id": "old", "n": 2, "at": "1969-12-31T23:59:59Z"}])
-    spec = bench.spec(sink={"partition_by": [BY_HOUR]})
-    with pytest.raises(TerminalError, match="'at' holds a time whose year has not four digits"):
-        run(ledger, spec, "r1")
-    assert settled(spec).rows == []
+    spec = bench.spec(sink={"partition_by": [BY_HOUR]}, limits={"quarantine_ratio_max": 1})
+    run(ledger, spec, "r1")
+    done = settled(spec)
+    assert done.ids == ["old"] and done.reasons == {"sink_refuses": 1}
     spec = bench.spec("utc", sink={"partition_by": [{**BY_HOUR, "zone": "UTC"}]})
     run(ledger, spec, "r1")
     settled(spec)

@@ -639,6 +639,12 @@ def with_value(key: str, text: str) -> bytes:
         ("max_active_runs", "0x" + "f" * 20_000),
         ("max_active_runs", "9" * 20_000),
         ("interval_from", '"%Y-%Y.jsonl"'),      # strptime makes a regex with one name twice
+        ("interval_from", '"%Y-%H.jsonl"'),      # an hour of the first of January
+        ("interval_from", '"%Y-%d.jsonl"'),
+        ("interval_from", '"%Y-%m-%H.jsonl"'),
+        ("interval_from", '"%Y-%m-%dT%S.jsonl"'),
+        ("interval_from", '"%Y-W%U.jsonl"'),     # strptime passes over weeks
+        ("interval_from", '"%Y-%m-%d-%I.jsonl"'),
         ("transforms", f"[{'x' * 300}:f]"),      # no file system has such a name
         ("schema", '{"\\ud800": string}'),
         ("schema", '{"\\0": string}'),
@@ -653,6 +659,16 @@ def test_values_with_a_story(file: Path, key: str, text: str) -> None:
     """Values at which a part of Python raises by itself, and others, are refused in our words."""
     raw = with_value(key, text)
     assert loaded(file, raw if key in FULL else FULL.encode() + f"{key}: {text}\n".encode()) is None
+
+
+@pytest.mark.parametrize(
+    "rule",
+    ["%Y", "%Y-%m", "%Y%m%d", "%Y-%j", "x-%d-%b-%Y", "%Y%m%dT%H", "%Y-%m-%d-%H%M%S", "%Y%m%d%I%p",
+     "%Y-%m-%dT%H%M%S.%f", "%A %d %B %Y"],
+)  # fmt: skip
+def test_patterns_of_times(file: Path, rule: str) -> None:
+    """Down to any unit, with all above it."""
+    assert loaded(file, with_value("interval_from", f'"{rule}.jsonl"'))
 
 
 @pytest.mark.parametrize("directive", ["%YAML 1." + "1" * 5_000, "%YAML " + "1" * 5_000 + ".1"])

@@ -13,8 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from semel.declare.parts import DAY, WEEK, FolderWindow
-from semel.errors import LimitError, TerminalError
+from semel.errors import LimitError
 from semel.model.windows import UTC_TIME, Slices
+from semel.sinks.files.spec import FilesSink
+from semel.stage import folders
 from semel.stage.job import OFFSET_COLUMN, SOURCE_COLUMN
 from semel.stage.part_files import PartWriter
 
@@ -95,10 +97,11 @@ def test_a_year_of_five_digits_is_an_error(tmp_path: Path) -> None:
     writer.write(rows(last, None))
     found = {file.folder for file in writer.close()}
     assert found == {"hour=9999-12-31T23", "hour=__HIVE_DEFAULT_PARTITION__"}
-    by = (window(zone="Europe/Berlin"),)
-    writer = PartWriter(str(tmp_path), tag="t", partition_by=by)
-    with pytest.raises(TerminalError, match="'at' holds a time whose year has not four digits"):
-        writer.write(rows(None, last))
+    berlin = window(zone="Europe/Berlin").model_dump() | {"window": "1 hour"}
+    sink = FilesSink(type="files", path="out", format="parquet", partition_by=[berlin])
+    [refused] = folders.refused(sink, "p", rows(None, last))
+    assert refused.rows.tolist() == [1] and refused.reason == "range"
+    assert "'at' holds a time whose year has not four digits" in refused.detail
 
 
 def test_windows_that_are_too_short_are_refused(

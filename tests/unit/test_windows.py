@@ -125,6 +125,33 @@ def test_all_zones_and_lengths(engine: Engine, part: int) -> None:
         check_slices(engine, zone, seconds)
 
 
+ICU_DIFFERS = {
+    "America/Ensenada", "America/Santa_Isabel", "America/Tijuana", "EET", "Europe/Chisinau",
+    "Europe/Tiraspol", "Mexico/BajaNorte", "WET",
+}  # fmt: skip
+"""Zones whose clock DuckDB's ICU takes for another than the tz database does, 1970 to 2037."""
+
+
+@pytest.mark.proof
+def test_where_the_clock_of_duckdb_is_another(engine: Engine) -> None:
+    """So nothing is asked of it in a zone. Both are compared around each change, and each month."""
+    low, high = (int(time.replace(tzinfo=UTC).timestamp()) for time in (FIRST, LAST))
+    differs = set()
+    for zone in sorted(available_timezones() - {"localtime", "Factory"}):
+        known = clock(zone, FIRST, LAST)
+        begin, ahead = (known.column(name).to_numpy() for name in ("begin", "ahead"))
+        at = np.unique(np.concatenate([np.arange(low, high, 30 * DAY), begin, begin - 1]))
+        at = at[(at >= low) & (at < high)]
+        engine.connection.register("moments", pa.table({"moment": at}))
+        found = engine.connection.execute(
+            "SELECT CAST(epoch(timezone(?, to_timestamp(moment))) AS BIGINT) - moment FROM moments "
+            "ORDER BY moment", [zone],
+        ).fetchnumpy()  # fmt: skip
+        if (next(iter(found.values())) != ahead[np.searchsorted(begin, at, "right") - 1]).any():
+            differs.add(zone)
+    assert differs == ICU_DIFFERS
+
+
 def test_a_slice_that_the_clock_comes_to_twice() -> None:
     """At 3:00 in Berlin it is 2:00 again. The slice of 45 minutes that begins at 2:15 ends when it is
     2:15 again, and nothing goes back into the one before it.

@@ -334,7 +334,7 @@ class _Audit:
                 "bucketed": first.dedup.scope is Scope.BUCKET,
                 "timed": _is_counted(marker),
                 "transformed": bool(marker.spec.transforms),
-                "checked": not first.sink.in_folder,
+                "checked": not first.sink.in_folder or bool(first.sink.partition_by),
                 "registered": first.source.typed,
                 "replaced": self._may_be_replaced(marker) or bool(marker.erased),
                 "reread": marker.batch_id in self._reading.reread,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from semel.audit import windows
 from semel.audit.exact import Rules
+from semel.audit.windows import compared
 from semel.clients.duck import TYPES, duck_type
 from semel.clients.sql import column, quoted
 from semel.declare.ddl import ColumnType
@@ -89,21 +90,23 @@ def content(spec: Spec, place: Callable[[str], str]) -> str:
     kinds = {name: kind for name, kind in spec.column_types().items() if compared(kind)}
     if not kinds or spec.aggregate is not None:
         return "CAST(0 AS UBIGINT)"
-    return f"hash({', '.join(_cast(place(name), kind) for name, kind in kinds.items())})"
-
-
-def compared(kind: ColumnType) -> bool:
-    """Whether the values of a column are compared with the source's."""
-    return not kind.nested and kind.word != "json"
+    values = (_of_folder(spec, n, kind, _cast(place(n), kind)) for n, kind in kinds.items())
+    return f"hash({', '.join(values)})"
 
 
 def in_output(spec: Spec, name: str) -> str:
     """A column of the output as SQL has it: a format that has no bytes holds them as base64."""
     kind = spec.column_types().get(name)
     if kind is None or kind.word != "binary":
-        return column(name)
+        return column(name) if kind is None else _of_folder(spec, name, kind, column(name))
     held = sink_format(spec.sink.format).code().held_as(kind.arrow())
     return f"from_base64({column(name)})" if held != kind.arrow() else column(name)
+
+
+def _of_folder(spec: Spec, name: str, kind: ColumnType, value: str) -> str:
+    """A value, where null and the empty text are one: of a folder."""
+    is_one = name in spec.sink.folders and kind.word == "string" and spec.aggregate is None
+    return f"COALESCE({value}, '')" if is_one else value
 
 
 def sift(dialect: Dialect) -> tuple[str, dict[str, str]]:

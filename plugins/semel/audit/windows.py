@@ -33,6 +33,11 @@ NOTHING = {"time": "CAST(NULL AS TIMESTAMP)", "cells": "CAST(NULL AS VARCHAR[])"
 """What a record has that no window counts."""
 
 
+def compared(kind: ColumnType) -> bool:
+    """Whether the values of a column are compared with the source's."""
+    return not kind.nested and kind.word != "json"
+
+
 def of_records(spec: Spec, typed: dict[str, str]) -> dict[str, str]:
     """What is kept of a record: its time, and what it is counted by, as texts. `typed`: the
     expression of each column.
@@ -40,7 +45,7 @@ def of_records(spec: Spec, typed: dict[str, str]) -> dict[str, str]:
     if spec.aggregate is None or spec.transforms:
         return NOTHING
     time = f"CAST({typed[spec.record_time]} AS TIMESTAMP)"
-    return {"time": time, "cells": _texts(typed[name] for name in spec.aggregate.read)}
+    return {"time": time, "cells": _texts(typed.get(name, "NULL") for name in spec.aggregate.read)}
 
 
 def of_rows(spec: Spec) -> dict[str, str]:
@@ -128,11 +133,16 @@ def proof(spec: Spec) -> dict[str, str]:
     declared, kinds = spec.aggregate, spec.column_types()
     read = {name: at for at, name in enumerate(declared.read, start=1)}
     shown = {n: at for at, n in enumerate((*declared.keys, *declared.columns), start=1)}
-    apart = [(name, f) for name, f in declared.columns.items() if f.word == "distinct"]
-    counted = [(name, f) for name, f in declared.columns.items() if f.word != "distinct"]
-    key_of_record = [_cell(read[key], kinds[key]) for key in declared.keys]
+    keys = [key for key in declared.keys if compared(kinds[key])]
+    functions = [
+        (name, f) for name, f in declared.columns.items()
+        if f.column is None or compared(kinds[f.column])
+    ]  # fmt: skip
+    apart = [(name, f) for name, f in functions if f.word == "distinct"]
+    counted = [(name, f) for name, f in functions if f.word != "distinct"]
+    key_of_record = [_cell(read[key], kinds[key]) for key in keys]
     key_of_record += [_cell(read[f.column], kinds[f.column]) for _, f in apart]
-    key_of_row = [_cell(shown[key], kinds[key]) for key in declared.keys]
+    key_of_row = [_cell(shown[key], kinds[key]) for key in keys]
     key_of_row += [_cell(shown[name], kinds[f.column]) for name, f in apart]
     return {
         "read_key": _json(key_of_record),

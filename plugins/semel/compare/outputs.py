@@ -44,7 +44,8 @@ class Outputs:
     """Puts rows into an engine, and finds them again.
 
     `by`: what rows are matched by: id, position, window or row. `content`: the columns whose values
-    count; those in `as_text` are not of one type everywhere. `files`: where rows came from, by
+    count; those in `as_text` are not of one type everywhere, and in `as_folder` null and the empty
+    text are one. `files`: where rows came from, by
     number.
     """
 
@@ -53,11 +54,13 @@ class Outputs:
     by: str
     content: tuple[str, ...]
     as_text: frozenset[str]
+    as_folder: frozenset[str]
     files: list[tuple[Output, MarkedFile | pa.Table | None]] = field(default_factory=list)
 
     @classmethod
     def of(cls, engine: Engine, spec: Spec, outputs: Iterable[Output]) -> Self:
         """What rows of all these outputs can be matched by."""
+        outputs = list(outputs)
         schemas = [columns_in_files(made) for made in outputs]
         in_all = set.intersection(*(set(schema.names) for schema in schemas))
         types: dict[str, set[pa.DataType]] = defaultdict(set)
@@ -72,14 +75,20 @@ class Outputs:
         elif spec.by_position and set(_POSITION) <= in_all:
             by = "position"
         left_out = set(_POSITION)
-        if not spec.sink.in_folder:  # A table may keep a JSON value in other words.
-            left_out |= {name for name, kind in spec.column_types().items() if kind.word == "json"}
+        if not spec.sink.in_folder and spec.aggregate is None:
+            # A table may keep a JSON value in other words.
+            json = {name for name, kind in spec.column_types().items() if kind.word == "json"}
+            left_out |= {n for n in json & types.keys() if all(map(pa.types.is_string, types[n]))}
         return cls(
             engine=engine,
             spec=spec,
             by=by,
             content=tuple(name for name in types if name not in left_out),
             as_text=frozenset(name for name, kinds in types.items() if len(kinds) > 1),
+            as_folder=frozenset(
+                name for made in outputs for name in made.spec.sink.folders
+                if made.spec.aggregate is None and {*types.get(name, ())} == {pa.string()}
+            ),
         )
 
     def add(self, side: int, outputs: Sequence[Output], sink_of: SinkOf = open_sink) -> None:
@@ -154,6 +163,7 @@ class Outputs:
         values = [
             "NULL" if name not in names
             else _as_text(name) if name in self.as_text
+            else f"COALESCE({column(name)}, '')" if name in self.as_folder
             else column(name)
             for name in self.content
         ]  # fmt: skip

@@ -26,7 +26,7 @@ class Context:
     """A part of a pipeline's declaration. It goes to tasks, and holds no secret.
 
     `declared`: the keys of the source, or those of the sink. `columns`: the parsed type of each
-    column of the source, in order. `by_position`: as of the pipeline. `counting`:
+    column, in order, where the rows are those of the source. `by_position`: as of the pipeline. `counting`:
     of one with `aggregate`.
     """
 

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from semel.clients.sql import column, query, quoted
 from semel.declare.aggregate import END, FINAL, START, Aggregate, Function
+from semel.formats.output import NULL_FOLDER, escaped
 from semel.model.windows import UTC_TIME, Windows
 
 if TYPE_CHECKING:
@@ -55,15 +56,30 @@ def merge_query(
     return "\nUNION ALL\n".join(of_level(*each) for each in enumerate(declared.by))
 
 
-def files_query(counting: "Counting", folder: Path, markers: Path, folders: int) -> str:
+# Keeps L9.
+def files_query(counting: "Counting", folder: Path, markers: Path, by: pa.Schema) -> str:
     """Statements for DuckDB that read the windows of a folder of Parquet files, without their ends.
-    `folders`: the levels of folders in it.
+    `by`: the columns that are folders in it.
     """
-    windows = counting.windows
+    import duckdb
+
+    windows, of_folder = counting.windows, query("windows", "of_folder").text
+    types = duckdb.from_arrow(by.empty_table()).types if by.names else []
+    kinds = dict(zip(by.names, types, strict=True))
+    values = {START: START} | {
+        name: of_folder.format(
+            column=column(name), kind=kind, at=len(f"{folder}/"),
+            name=quoted(f"/{escaped(name)}="), nothing=quoted(NULL_FOLDER),
+        )
+        for name, kind in kinds.items()
+    }  # fmt: skip
+    start = values.pop(START)
     return query("windows", "of_files").text.format(
         folder=quoted(f"{folder}/"),
         markers=quoted(f"{markers}/b*.json"),
-        folders=str(folders > 0).lower(),
+        empty="".join(f", CAST(NULL AS {kinds[name]}) AS {column(name)}" for name in values),
+        start=start,
+        keys="".join(f", {value} AS {column(name)}" for name, value in values.items()),
         seconds=windows.slices.seconds,
         slices=windows.count,
         merged=merge_query(counting.aggregate, windows, parts="parts", windows=None),

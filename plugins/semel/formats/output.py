@@ -3,10 +3,11 @@
 pyarrow.dataset brings pandas along, so it is imported by who asks for rows: most want markers.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 """The folder of rows without a value, as Hive names it. A text that is equal to it is escaped."""
+
+_ESCAPED = re.compile("[\0-\x7f\ufffe\uffff]+")
+"""ASCII, of which some is escaped; and what the XML of a store's listing does not have."""
 
 BOUNDED = {"batch_size": limits.PIECE_ROWS_MAX, "batch_readahead": 1, "fragment_readahead": 1}
 """How a dataset is read whose rows need not be read ahead: some row groups or blocks at once."""
@@ -47,11 +51,14 @@ def dataset_of(
     code, disk = sink_format(declared.format).code(), disk or fs.LocalFileSystem()
 
     def named(path: str) -> "ds.Expression":
-        """What the folders of a path say of each of its rows."""
+        """What the folders of a path say of each of its rows. Null's folder has empty texts, too:
+        where files have the column, as those of partial rows do, they tell.
+        """
         found = ds.scalar(True)
         for name, value in folder_values(schema, declared.folders, path).items():
             one = ds.field(name)
-            found &= one == value if value.is_valid else one.is_null()
+            if value.is_valid or not pa.types.is_string(value.type):
+                found &= one == value if value.is_valid else one.is_null()
         return found
 
     fragments = [
@@ -82,7 +89,8 @@ def rows_of(
         for rows in there.to_batches(columns=wanted.names, **BOUNDED):
             yield from cut(pa.Table.from_batches([rows]), PIECE_BYTES_MAX)
         return
-    values = folder_values(schema, declared.folders, file.path)
+    named = folder_values(schema, declared.folders, file.path)
+    values = {name: value for name, value in named.items() if value.is_valid}
     for rows in pieces(marker.path_of(file), [n for n in wanted.names if n not in values]):
         found = [_column(rows, field, values) for field in wanted]
         # Without a column, too, it is as many rows.
@@ -92,13 +100,33 @@ def rows_of(
 def folder_values(
     columns: pa.Schema, folders: Sequence[str], path: str
 ) -> dict[str, pa.Scalar]:
-    """The values of those of `columns` that the folders of a file's path name."""
+    """The values of those of `columns` that the folders of a file's path name. Where one is null,
+    and the file has the column, the file tells.
+    """
     texts = folder_texts(path.rpartition("/")[0])
     return {
         name: pa.scalar(texts.get(name), pa.string()).cast(columns.field(name).type)
         for name in folders
         if name in columns.names
     }
+
+
+def escaped(text: str) -> str:
+    """A text as a part of a folder's name. All but ASCII stays, for Spark decodes each %XX alone.
+    """
+    return _ESCAPED.sub(lambda found: quote(found[0], safe=""), text)
+
+
+# Keeps L9.
+def folder_value(text: str) -> str:
+    """A text as the value in a folder's name. An empty one has null's folder, because Spark reads
+    no folder without a value. One that readers take for null is escaped: DuckDB reads NULL so.
+    """
+    if not text:
+        return NULL_FOLDER
+    if text == NULL_FOLDER or text.lower() == "null":
+        return f"%{ord(text[0]):02X}{text[1:]}"
+    return escaped(text)
 
 
 def folder_texts(folder: str) -> dict[str, str | None]:

@@ -293,12 +293,15 @@ def blocks(
     """The rows of a claimed range, from the row groups whose first claimed row is in `owned`.
 
     `length`: the file's bytes; of these, a row has its share. `first`: the position of its first
-    row. `fixed`: columns that the file does not hold, each with its one value. SourceError: the
+    row. `fixed`: columns that the file does not hold, each with its one value; where that is null
+    and the file holds the column, it counts. SourceError: the
     columns are not the declared ones, as a replay may declare others than its batch did.
     """
     schema = pa.schema([(name, kind.arrow()) for name, kind in columns.items()])
-    held = {name: kind for name, kind in columns.items() if name not in fixed}
     with opened(file) as found:
+        there = found.schema_arrow.names
+        fixed = {n: value for n, value in fixed.items() if value.is_valid or n not in there}
+        held = {name: kind for name, kind in columns.items() if name not in fixed}
         if wrong := misfits(found, held, exact):
             raise SourceError(
                 f"{file.name!r} cannot be read by this schema: {'; '.join(wrong)}; declare "

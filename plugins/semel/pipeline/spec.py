@@ -4,6 +4,7 @@ The models check what the text alone can tell, so that a stored spec can be read
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
@@ -340,9 +341,13 @@ class Spec(Model):
         """What its source, and the format of its records, may know."""
         return self._context(self.source)
 
+    # Keeps PG5.
     def of_sink(self) -> Context:
-        """What its sink may know."""
-        return self._context(self.sink)
+        """What its sink may know. Columns that transforms or aggregate make have none of the
+        source's types, whatever they are called.
+        """
+        context = self._context(self.sink)
+        return replace(context, columns={}) if self.transforms or self.aggregate else context
 
     def _context(self, declared: sources.Records | sinks.Declared) -> Context:
         return Context(

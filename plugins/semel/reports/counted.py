@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel import reader
 from semel.archive import layout
+from semel.archive.marker import Marker, markers_of
 from semel.declare.aggregate import END, LEVEL, START
 from semel.errors import TerminalError
 from semel.formats.merged import files_query
@@ -16,6 +18,7 @@ from semel.model.complete import State
 from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 from semel.reports import completeness
+from semel.stage.job import columns_of
 
 COUNTED_MAX = 5_000
 """Rows of windows in one answer."""
@@ -118,7 +121,18 @@ def query(spec: Spec) -> str:
         )
     markers = layout.markers(layout.of(spec))
     counting = spec.of_sink().counting
-    return files_query(counting, spec.sink_path(), markers, len(spec.sink.folders))
+    by = pa.schema([])
+    if names := [name for name in spec.sink.partition_by if isinstance(name, str)]:
+        columns = columns_of(spec) if not spec.transforms else _newest(spec).sink_schema
+        by = pa.schema([columns.field(name) for name in names])
+    return files_query(counting, spec.sink_path(), markers, by)
+
+
+def _newest(spec: Spec) -> Marker:
+    """The newest batch, whose columns transforms gave. TerminalError: there is none."""
+    if not (found := markers_of(spec)):
+        raise TerminalError(f"{spec.name} has no finalized batch", next=f"semel run {spec.name}")
+    return found[-1]
 
 
 def _rows(

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from string import Formatter
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from urllib.parse import quote
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
@@ -55,6 +56,10 @@ class InFiles(Declared):
         by = f", in folders by {names}" if names else ""
         return f"{self.format}{by}{shards}"
 
+    def folders_bytes_max(self, pipeline: str) -> int:  # noqa: ARG002 - a store's key has its name
+        """How many bytes the folders of a file's path may have."""
+        return limits.FOLDERS_BYTES_MAX
+
     def path_of(
         self, pipeline: str, batch_id: int, fence: int, part: int, file: "StagedFile"
     ) -> str:
@@ -85,6 +90,8 @@ class InFiles(Declared):
         names = tuple(one if isinstance(one, str) else one.name for one in folders)
         if name := twice(names):
             raise ValueError(f"names {name!r} twice")
+        if name := next((n for n in names if len(quote(n)) >= limits.FOLDER_NAME_BYTES_MAX), None):
+            raise ValueError(f"{name[:20]!r}... is too long for the name of a folder")
         if name := next((name for name in names if name[0] in "._"), None):
             raise ValueError(f"{name!r} begins with '.' or '_': readers take that for hidden files")
         return folders

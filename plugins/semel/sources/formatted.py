@@ -1,12 +1,32 @@
 """Records in parts of a format: what the declarations of files and of objects have alike."""
 
+import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from semel.declare import ddl
 from semel.declare.parts import OnRefused, Select, Unknown
 from semel.formats.table import source_format
 from semel.sources.spec import Csv, Records
+
+
+_UNITS = (2013, 11, 23, 17, 48, 59, 123_456), (1, 1, 1, 0, 0, 0, 0)
+"""A time of which no unit is the first one, and the first of each unit."""
+
+
+def reads_time(pattern: str) -> bool:
+    """Whether names that are written with a strptime pattern give their time back, from the year
+    down to some unit: an hour without its month and day would be one of the first of January.
+    """
+    given, first = _UNITS
+    whole = [datetime(*given[:n], *first[n:]) for n in range(1, len(given) + 1)]
+    try:
+        text = whole[-1].strftime(pattern)
+        found = datetime.strptime(text, pattern).replace(tzinfo=None)
+    except (ValueError, re.error):  # strptime makes a regex of it, and says so of "%Y%Y".
+        return False
+    return "%Y" in pattern and found in whole and found.strftime(pattern) == text
 
 
 class Formatted(Records):

@@ -18,6 +18,7 @@ from semel.model.split import Split, Splits, splits_of
 from semel.pipeline.spec import Spec
 from semel.sinks import Refused, Refuses
 from semel.sources import Source
+from semel.stage import folders
 from semel.stage.combine import lifted, partial_schema
 
 if TYPE_CHECKING:
@@ -86,11 +87,20 @@ class StageJob:
         judged = self.selected is None or self.selected.judged
         return judged and not self.spec.by_position
 
+    @property
+    def may_refuse(self) -> bool:
+        """Whether there may be rows that the sink will not take."""
+        return self.refuses is not None or bool(self.spec.sink.partition_by)
+
     def refused(self, rows: pa.Table) -> list[Refused]:
         """Which rows the sink will not take: of partial rows, each record's own."""
-        if self.refuses is None or not rows.num_rows:
+        if not self.may_refuse or not rows.num_rows:
             return []
-        return self.refuses(lifted(self.spec, rows) if self.spec.aggregate else rows)
+        rows = lifted(self.spec, rows) if self.spec.aggregate else rows
+        found = self.refuses(rows) if self.refuses is not None else []
+        if self.spec.sink.partition_by:
+            found = found + folders.refused(self.spec.sink, self.spec.name, rows)
+        return found
 
     def bytes_of(self, split: Split, seen: int = 0) -> int:
         """The bytes of a split that count as read. They count once, for the batch that claims them.

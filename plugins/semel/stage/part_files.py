@@ -9,20 +9,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel import limits
 from semel.declare.aggregate import RECORDS
 from semel.declare.parts import FolderWindow
-from semel.errors import LimitError, TerminalError
-from semel.formats.output import NULL_FOLDER
+from semel.errors import LimitError
+from semel.formats.output import escaped
 from semel.formats.table import sink_format
 from semel.model.manifest import Kind, StagedFile
 from semel.stage.combine import Combiner, records_of
+from semel.stage.folders import labels
 from semel.stage.job import OFFSET_COLUMN, SOURCE_COLUMN, StageJob
 from semel.storage import Sealed
 
@@ -32,9 +31,6 @@ key."""
 
 LETTERS_HELD_BYTES = 64 << 20
 """Bytes of dead letters (Arrow) that a task holds before it writes a file."""
-
-YEAR = "^[0-9]{4}-"
-"""How the name of a window begins, so that names are in the order of time."""
 
 Place = tuple[str, int]
 """A folder below the sink, and the shard in it."""
@@ -46,7 +42,7 @@ class PartWriter:
 
     `folder` is the attempt's data folder. At most `held_bytes_max` bytes are held (by default, the
     format's). With `shards` the rows have their positions, which are written if `positions` says
-    so. TerminalError: the format cannot hold a value, or a time's year has no four digits.
+    so; the columns of `partition_by` are if `keys` says so. No row is one that `folders.refused` finds.
     """
 
     def __init__(
@@ -59,6 +55,7 @@ class PartWriter:
         partition_by: tuple[str | FolderWindow, ...] = (),
         shards: int = 1,
         positions: bool = True,
+        keys: bool = False,
         held_bytes_max: int | None = None,
     ) -> None:
         self._folder = Path(folder)
@@ -67,7 +64,7 @@ class PartWriter:
         self._format = format
         self._by, self._shards = partition_by, shards
         self._names = [one if isinstance(one, str) else one.name for one in partition_by]
-        self._left_out = [one for one in partition_by if isinstance(one, str)]
+        self._left_out = [one for one in partition_by if isinstance(one, str) and not keys]
         if not positions and shards > 1:
             self._left_out += [SOURCE_COLUMN, OFFSET_COLUMN]
         self._held_bytes_max = held_bytes_max or sink_format(format).held_bytes_max
@@ -115,7 +112,7 @@ class PartWriter:
             return
         folders, codes = [""], np.zeros(table.num_rows, np.int64)
         if self._by:
-            names = [_names(table, one) for one in self._by]
+            names = [labels(table, one) for one in self._by]
             encoded = pc.dictionary_encode(pc.binary_join_element_wise(*names, "/"))
             folders = [self._path(label) for label in encoded.dictionary.to_pylist()]
             codes = encoded.indices.to_numpy().astype(np.int64)
@@ -133,16 +130,10 @@ class PartWriter:
 
     def _path(self, label: str) -> str:
         """The folder of rows whose values are joined in a label."""
-        folder = "/".join(
-            f"{quote(name, safe='')}={value}"
+        return "/".join(
+            f"{escaped(name)}={value}"
             for name, value in zip(self._names, label.split("/"), strict=True)
         )
-        if any(len(name) > limits.FILE_NAME_BYTES_MAX for name in folder.split("/")):
-            raise LimitError(
-                f"sink.partition_by {self._names}: a record's folder is longer than "
-                f"{limits.FILE_NAME_BYTES_MAX} bytes; choose columns with shorter values"
-            )
-        return folder
 
     def _flush(self, place: Place) -> None:
         held = self._held.pop(place, [])
@@ -172,6 +163,7 @@ class TaskFiles:
             partition_by=sink.partition_by,
             shards=sink.shards,
             positions=sink.position_columns,
+            keys=job.spec.aggregate is not None,
             tag=tag,
         )
         decisions = PartWriter(folder, tag=f"{tag}-decisions", kind=Kind.DECISIONS)
@@ -216,20 +208,6 @@ def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: st
     )
 
 
-def _names(table: pa.Table, one: str | FolderWindow) -> pa.Array:
-    """What each row's folder is named after a column, or after a window of time."""
-    if isinstance(one, str):
-        return _folder_values(table.column(one))
-    names = one.slices.names(pa.concat_arrays(table.column(one.of).chunks))
-    if not pc.all(pc.match_substring_regex(pc.unique(names), YEAR), min_count=0).as_py():
-        raise TerminalError(
-            f"sink.partition_by: the column {one.of!r} holds a time whose year has not four digits "
-            f"by the clock of {one.zone}, so that its folder {one.name!r} would not be in order; "
-            "let a transform give such a record another time, or none"
-        )
-    return pc.fill_null(names, NULL_FOLDER)
-
-
 # Keeps L8.
 def _shards(table: pa.Table, count: int) -> np.ndarray:
     """The shard of each row, by its position alone: splitmix64's mix of both numbers."""
@@ -246,14 +224,3 @@ def _shards(table: pa.Table, count: int) -> np.ndarray:
 def _place(folders: list[str], code: int, shards: int) -> Place:
     folder, shard = divmod(int(code), shards)
     return folders[folder], shard
-
-
-def _folder_values(column: pa.ChunkedArray) -> pa.Array:
-    """A column's values for folder names: escaped, with null as Hive writes it."""
-    encoded = pa.concat_arrays(column.cast(pa.string()).chunks).dictionary_encode()
-    values = (quote(value, safe="") for value in encoded.dictionary.to_pylist())
-    # Escape a text equal to null's folder, so that it is not read as null.
-    names = pa.array(
-        [v.replace("_", "%5F", 1) if v == NULL_FOLDER else v for v in values], pa.string()
-    )
-    return pc.fill_null(names.take(encoded.indices), NULL_FOLDER)

@@ -181,7 +181,7 @@ def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
         "place; put the one or the other back"
     )
     if reason == Reason.sink_refuses:
-        why = "The table does not take it; change the table"
+        why = "The sink does not take it; change the table, or sink"
     if reason == Reason.unknown_schema:
         why = "Register that schema again under its id (mode IMPORT), or restore the registry"
     return TerminalError(
@@ -320,7 +320,7 @@ class _Reader:
     # Keeps S27.
     def _takeable(self, block: Block) -> Block:
         """Reject records that the sink will refuse. The output of transforms is checked later."""
-        if self._job.refuses is None or self._job.spec.transforms or not block.table.num_rows:
+        if not self._job.may_refuse or self._job.spec.transforms or not block.table.num_rows:
             return block
         faults: dict[int, Fault] = {}
         offsets = block.table.column(OFFSET).to_numpy()

@@ -33,6 +33,7 @@ from semel.sinks import MiscountError, Newest, Notes, Old, Presence, Remote, Won
 from semel.sinks.names import OutputNames
 from semel.sinks.objects import notes as noted
 from semel.sinks.objects.notes import CHECKSUM, DIGEST, OWN
+from semel.sinks.objects.spec import KEY_BYTES_MAX
 
 if TYPE_CHECKING:
     from semel.model.manifest import ManifestFile, Published
@@ -42,9 +43,6 @@ PUTS_AT_ONCE = 8
 
 HELD_BYTES = 512 << 20
 """Bytes of files that are held at once: larger ones are put one by one."""
-
-KEY_BYTES_MAX = 1_024
-"""Longest key, by all three services."""
 
 _CHUNK_BYTES = 8 << 20
 _Item, _Found = TypeVar("_Item"), TypeVar("_Found")

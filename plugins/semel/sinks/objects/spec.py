@@ -10,11 +10,14 @@ from semel.clients.objects import access
 from semel.clients.objects.access import URL
 from semel.declare.parts import Text
 from semel.declare.place import PREFIX, Location, reached
-from semel.sinks.in_files import InFiles
+from semel.sinks.in_files import LONGEST_WINDOW, InFiles
 from semel.sinks.spec import folder_of
 
 if TYPE_CHECKING:
     from semel.sinks.objects.reading import Prefix
+
+KEY_BYTES_MAX = 1_024
+"""Longest key, by all three services."""
 
 
 class ObjectsSink(InFiles):
@@ -35,6 +38,12 @@ class ObjectsSink(InFiles):
     place: ClassVar[tuple[str, ...]] = ("connection", "url")
     way: ClassVar[tuple[str, ...]] = ("connection",)
     located_by: ClassVar[str] = "url"
+
+    def folders_bytes_max(self, pipeline: str) -> int:
+        """A key has KEY_BYTES_MAX bytes, with the prefix and the file's name."""
+        numbers = {"batch": 1 << 62, "part": 1 << 31, "fence": 1 << 31, "shard": 1 << 31}
+        stem = self.stem(pipeline, **numbers, window=LONGEST_WINDOW)
+        return KEY_BYTES_MAX - len(f"{self.prefix.prefix}//{stem}.{self.format}".encode())
 
     @property
     def prefix(self) -> access.Place:

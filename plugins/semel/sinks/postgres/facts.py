@@ -99,6 +99,7 @@ def examine(connection: Connection, target: PostgresTarget, schema: pa.Schema | 
     ).fetchall()
     by_name = {column["name"]: column for column in columns}
     problems = _of_kind(target, server) + _of_own(target, by_name)
+    problems += _of_collations(target, schema, by_name)
     has_key, of_key = _key(connection, target, server, by_name)
     problems += of_key
     if schema is not None:
@@ -184,13 +185,19 @@ def _key(
                 f"several of its rows have one key ({', '.join(target.key)}), so no unique index "
                 "can be made over it; remove the others"
             )
-    problems += [
+    return bool(deferred), problems
+
+
+def _of_collations(
+    target: PostgresTarget, schema: pa.Schema | None, columns: dict[str, dict[str, Any]]
+) -> list[str]:
+    names = schema.names if target.counting and schema is not None else target.key
+    return [
         f"its key column {name!r} treats different texts as equal; give it a deterministic "
         "collation"
-        for name in target.key
+        for name in names
         if name in columns and not columns[name]["deterministic"]
     ]
-    return bool(deferred), problems
 
 
 def create_statement(target: PostgresTarget, schema: pa.Schema) -> str:
@@ -345,12 +352,13 @@ def _of_columns(
             problems.append(f"it lacks the column {field.name!r}; {add}")
         elif column["ungenerate"]:
             problems.append(_of_generated(target, column))
-        elif not _holds(field, _facts(column), column["typmod"]):
-            takes = ", ".join(types.held(field.type).takes)
+        elif not _holds(field, _facts(column), column["typmod"], takes := _takes(target, field)):
             change = f"ALTER TABLE {target.shown} ALTER COLUMN {name} TYPE {made}"
+            if target.counting:  # The view has the column, and finalize makes the view again.
+                change = f"DROP VIEW IF EXISTS {target.view.as_string()}; {change}"
             problems.append(
                 f"its column {field.name!r} is {_shown(column)}, and the output's is {field.type} "
-                f"(what fits: {takes}); {change} USING {name}::{made}"
+                f"(what fits: {', '.join(takes)}); {change} USING {name}::{made}"
             )
     there = {*schema.names, *_OWN}
     for n, column in columns.items():
@@ -385,9 +393,20 @@ def _shown(column: dict[str, Any]) -> str:
     return column["type"]
 
 
-def _holds(field: pa.Field, column: ColumnFacts, typmod: int) -> bool:
+# Keeps PG5.
+def _takes(target: PostgresTarget, field: pa.Field) -> tuple[str, ...]:
+    """The types that fit. In jsonb different texts may be equal, and json has no equality: keys are
+    in neither, and partial rows are all keys and numbers.
+    """
+    takes = types.held(field.type).takes
+    if target.counting or field.name in target.key:
+        return tuple(kind for kind in takes if kind not in types.JSON)
+    return takes
+
+
+def _holds(field: pa.Field, column: ColumnFacts, typmod: int, takes: tuple[str, ...]) -> bool:
     """Whether each value can go into the column unchanged, if it is not out of range."""
-    if column.type not in types.held(field.type).takes:
+    if column.type not in takes:
         return False
     if column.type.startswith("timestamp"):
         return typmod in (-1, 6)

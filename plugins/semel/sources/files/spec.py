@@ -1,9 +1,7 @@
 """The declaration of files as a source."""
 
 import os
-import re
 from collections.abc import Iterator
-from datetime import datetime
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -15,8 +13,7 @@ from semel import settings
 from semel.declare.parts import GLOB, Duration, Model, Text, path_problem, zone_problem
 from semel.declare.place import Location
 from semel.formats.table import SOURCES, source_format
-from semel.sources.formatted import Formatted
-
+from semel.sources.formatted import Formatted, reads_time
 
 _NAMES_LOOKED_AT, _NAMES_SHOWN = 1_000, 3
 
@@ -113,10 +110,11 @@ class FilesSource(Formatted):
 
     def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from super()._problems()
-        if self.interval_from not in (None, "mtime") and not _reads_dates(self.interval_from):
+        rule = self.interval_from
+        if rule not in (None, "mtime") and ("/" in rule or not reads_time(rule)):
             yield ("interval_from",), (
-                f"{self.interval_from!r} is not a strptime pattern of a file name with a date: "
-                'write one like "flights-%Y-%m-%d.jsonl", or "mtime"'
+                f"{rule!r} is not a strptime pattern of a file name with a date, down to some unit "
+                'without a gap: write one like "flights-%Y-%m-%d.jsonl", or "mtime"'
             )
         if why := zone_problem(self.interval_zone):
             yield ("interval_zone",), why
@@ -144,17 +142,6 @@ class FilesSource(Formatted):
 
 
 DECLARED = (FilesSource,)
-
-
-def _reads_dates(pattern: str) -> bool:
-    """Whether file names written with this pattern give their dates back."""
-    if "/" in pattern or "%Y" not in pattern:
-        return False
-    sample = datetime(2013, 1, 1)
-    try:
-        return datetime.strptime(sample.strftime(pattern), pattern).replace(tzinfo=None) == sample
-    except (ValueError, re.error):  # strptime makes a regex of it, and says so of "%Y%Y".
-        return False
 
 
 def _split_glob(path: str) -> tuple[str, str]:

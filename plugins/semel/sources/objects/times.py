@@ -5,6 +5,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from semel.sources.formatted import reads_time
+
 MTIME = "mtime"
 FOLDERS_MAX = 10_000
 """Folders that are listed one by one; a window that has more is listed as a whole."""
@@ -31,19 +33,14 @@ class Times:
         """What is wrong with the rule."""
         if self.rule in (None, MTIME):
             return None
-        sample = datetime(2013, 1, 1, tzinfo=UTC)
-        try:
-            right = "%Y" in self.rule and self._parsed(sample.strftime(self.rule)) == sample
-        except re.error:  # strptime makes a regex of it, and says so of "%Y%Y".
-            right = False
         # Folders of fractions of a second would be too many to list.
-        right = right and _SIGNS.issuperset(re.findall("%(.)", self.rule))
+        right = reads_time(self.rule) and _SIGNS.issuperset(re.findall("%(.)", self.rule))
         right = right and "%f" not in self._folder
         if right and not {"", ".", ".."} & {*self.rule.removesuffix("/").split("/")}:
             return None
         return (
-            f"{self.rule!r} is not a strptime pattern of a key with a date: write one like "
-            '"dt=%Y-%m-%d/" (how keys begin) or "%Y/%m/%d.jsonl" (whole keys), or "mtime"'
+            f"{self.rule!r} is not a strptime pattern of a key with a date, down to some unit "
+            'without a gap: write one like "dt=%Y-%m-%d/" (how keys begin) or "%Y/%m/%d.jsonl" (whole keys), or "mtime"'
         )
 
     def of(self, key: str, modified: datetime) -> datetime | None:

@@ -196,7 +196,7 @@ class _Reading:
         fixed: Mapping[str, pa.Scalar],
     ) -> None:
         self._parts, self._claim, self._batch, self._path = parts, claim, batch, path
-        self._size, self._first, self._fixed = size, first, fixed
+        self._size, self._first, self._fixed = size, first, dict(fixed)
         # By numbers of rows of the file.
         self._low, self._high = max(0, claim.start - first), claim.end - first
         self._kinds, self._record_id = kinds, record_id
@@ -208,7 +208,6 @@ class _Reading:
         self._found: Iterator[pa.RecordBatch] | None = None
         self._left: pa.Table | None = None
         self._asked_from = self._low
-        self._asked_for = [name for name in self._flat if name not in fixed]
 
     def run(self) -> Iterator[Lines]:
         with pq.ParquetFile(
@@ -216,6 +215,10 @@ class _Reading:
             buffer_size=_HASHED_BYTES, coerce_int96_timestamp_unit="us",
         ) as file:  # fmt: skip
             self._file, self._total = file, file.metadata.num_rows
+            for name in self._fixed.keys() & {*file.schema_arrow.names}:
+                if not self._fixed[name].is_valid:  # Null's folder has the empty text, too.
+                    self._fixed.pop(name)
+            self._asked_for = [name for name in self._flat if name not in self._fixed]
             self._starts = _first_times(file)
             groups = range(file.metadata.num_row_groups)
             sizes = [file.metadata.row_group(group).num_rows for group in groups]

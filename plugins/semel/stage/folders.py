@@ -1,0 +1,69 @@
+"""The folders of output rows, and the rows that no folder can hold."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel import limits
+from semel.declare.parts import FolderWindow
+from semel.formats.output import NULL_FOLDER, escaped, folder_value
+from semel.sinks import Refused
+
+if TYPE_CHECKING:
+    from semel.sinks.spec import Declared
+
+YEAR = "^[0-9]{4}-"
+"""How the name of a window begins, so that names are in the order of time."""
+
+_ENCODED_BYTES_MAX = 3
+"""Bytes of a folder's name for a byte of its value, at most."""
+
+
+# Keeps S27.
+def refused(sink: "Declared", pipeline: str, table: pa.Table) -> list[Refused]:
+    """The rows whose folders would have no valid names. The sink has `partition_by`."""
+    found: list[Refused] = []
+    most = sink.folders_bytes_max(pipeline)
+    longest = [_longest(table, one) for one in sink.partition_by]
+    if not sink.windows and max(longest) <= limits.FOLDER_NAME_BYTES_MAX and sum(longest) <= most:
+        return found
+    whole = np.full(table.num_rows, -1)
+    for name, one in zip(sink.folders, sink.partition_by, strict=True):
+        values = labels(table, one)
+        if isinstance(one, FolderWindow):
+            dated = pc.or_(pc.match_substring_regex(values, YEAR), pc.equal(values, NULL_FOLDER))
+            why = f"{one.of!r} holds a time whose year has not four digits by the clock of "
+            _add(found, pc.invert(dated).to_numpy(zero_copy_only=False), "range", why + one.zone)
+        size = len(f"{escaped(name)}=".encode()) + pc.binary_length(values).to_numpy()
+        why = f"the folder of {name!r} would be longer than {limits.FOLDER_NAME_BYTES_MAX} bytes"
+        _add(found, size > limits.FOLDER_NAME_BYTES_MAX, "long", why)
+        whole += 1 + size
+    _add(found, whole > most, "long", f"its folders would be longer than {most} bytes together")
+    return found
+
+
+def labels(table: pa.Table, one: str | FolderWindow) -> pa.Array:
+    """The value in each row's folder, of a column or of a window of time."""
+    if isinstance(one, FolderWindow):
+        names = one.slices.names(pa.concat_arrays(table.column(one.of).chunks))
+        return pc.fill_null(names, NULL_FOLDER)
+    column = table.column(one)
+    encoded = pa.concat_arrays(column.cast(pa.string()).chunks).dictionary_encode()
+    names = pa.array(map(folder_value, encoded.dictionary.to_pylist()), pa.string())
+    return pc.fill_null(names.take(encoded.indices), NULL_FOLDER)
+
+
+def _longest(table: pa.Table, one: str | FolderWindow) -> int:
+    """No row's folder has more bytes. Numbers and times are short."""
+    name = one if isinstance(one, str) else one.name
+    longest = len(NULL_FOLDER)
+    if isinstance(one, str) and pa.types.is_string(table.schema.field(one).type):
+        longest = max(longest, pc.max(pc.binary_length(table.column(one))).as_py() or 0)
+    return len(f"{escaped(name)}=/".encode()) + _ENCODED_BYTES_MAX * longest
+
+
+def _add(found: list[Refused], bad: np.ndarray, reason: str, why: str) -> None:
+    if bad.any():
+        found.append(Refused(np.flatnonzero(bad), reason, why))
