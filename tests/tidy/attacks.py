@@ -31,7 +31,7 @@ class Attack:
 
     @property
     def quick(self) -> bool:
-        """Whether `make test` runs a case of it, whatever the seed."""
+        """Whether `make test` may run it: of those on a rule it takes one, and others by the seed."""
         return not self.marks & {"rest", *LONG}
 
 
@@ -83,7 +83,7 @@ def _above(lines: list[str], node: ast.FunctionDef) -> str:
 def table() -> str:
     """Rows of Markdown: a rule, what `make test` runs against it, and where there is more."""
     known = attacks()
-    rows = ["| rule | in `make test` | others in CI | all cases |", "|---|---|---|---|"]
+    rows = ["| rule | `make test` draws from | others in CI | all cases |", "|---|---|---|---|"]
     for rule in rules():
         found = known.get(rule, [])
         quick = [_name(a) for a in found if a.quick]

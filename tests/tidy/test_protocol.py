@@ -88,7 +88,7 @@ def test_make_test_attacks_each_rule() -> None:
 
 
 def test_the_page_has_the_attacks() -> None:
-    """docs/proof.md lists for each rule what `make test` runs, and where the rest runs."""
+    """docs/proof.md lists for each rule what `make test` draws from, and where the rest runs."""
     told = "python tests/tidy/attacks.py prints the table for docs/proof.md"
     assert attacks.table() in (tree.ROOT / "docs" / "proof.md").read_text(encoding="utf-8"), told
 
