@@ -390,6 +390,8 @@ class WholeHistory(History):
             run(self.ledger, self.below, key)
             self.judge()
         before = self.now
+        if not markers(self.spec.sink_path()):
+            return
         lose(self.ledger)
         adopt(self.ledger, self.spec, log=quiet)
         after = self.event_time()

@@ -717,6 +717,17 @@ def test_windows_of_a_schedule(bench: Workbench, ledger: Ledger, shell: Shell) -
     assert len(shell.runs("semel windows events").splitlines()) == 32
 
 
+def test_a_delay_that_no_run_looks_back_for(bench: Workbench, shell: Shell) -> None:
+    """`validate` warns of it; with a lookback, or none to look for, it says nothing."""
+    days = {"record_time": "at", "window": {"size": "1 day", "delay": "2 hours"}}
+    bench.spec(source=BY_DAY, **days)
+    assert "Declare source.lookback: 2 hours" in shell.runs("semel validate events")
+    bench.spec(source={**BY_DAY, "lookback": "2 hours"}, **days)
+    assert "lookback" not in shell.runs("semel validate events")
+    bench.spec(**days)
+    assert "lookback" not in shell.runs("semel validate events")
+
+
 PAGE = Path(__file__).parents[2] / "docs" / "windows.md"
 
 

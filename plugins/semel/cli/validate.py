@@ -1,6 +1,7 @@
 """`semel validate`: what is wrong with pipeline files, before Airflow sees them."""
 
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,13 +28,24 @@ def _when(schedule: str) -> str:
 
 
 def _notes(spec: "Spec") -> list[str]:
-    """What of `notify` this shell can see to be wrong. No error: Airflow may have another."""
+    """Warnings: what of `notify` this shell can see to be wrong, for Airflow may have another; and a
+    delay that no run looks back for.
+    """
+    from semel.declare.durations import format_duration
+
+    notes, delay = [], spec.window.delay if spec.window else timedelta()
+    if spec.source.select == "interval" and spec.source.lookback < delay:
+        wanted = format_duration(delay)
+        notes.append(
+            f"window.delay is {wanted}, and no run looks back so far: what comes within it, but "
+            f"after the run of its interval, stays unread. Declare source.lookback: {wanted}"
+        )
     if not spec.notify:
-        return []
+        return notes
     from semel.airflow import notify
 
     seen = [(name, *notify.in_this_shell(name)) for name in spec.notify]
-    return [f"notify: {name} {why}: {remedy}" for name, why, remedy in seen if remedy]
+    return [*notes, *(f"notify: {name} {why}: {remedy}" for name, why, remedy in seen if remedy)]
 
 
 def _file(given: Path) -> Path:
