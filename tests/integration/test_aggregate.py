@@ -424,7 +424,10 @@ def test_sums_are_exact_or_refused(bench: Workbench, ledger: Ledger) -> None:
 
 
 # Attacks AG3.
-@pytest.mark.parametrize("digits", [38 * "9", "4" + 37 * "0", "-" + 38 * "9", "5" + 36 * "0"])
+@pytest.mark.parametrize(
+    "digits", [38 * "9", "4" + 37 * "0", "-" + 38 * "9", "5" + 36 * "0"],
+    ids=["9.9", "4", "-9.9", "0.5"],
+)  # fmt: skip
 def test_batches_whose_sum_is_too_large(bench: Workbench, ledger: Ledger, digits: str) -> None:
     """Each fits, and what they make together does not, also where 128 bits would hold it: the
     reader says so, and what helps.

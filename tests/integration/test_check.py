@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from zoneinfo import TZPATH
 
 import psycopg
 import pytest
@@ -22,6 +23,7 @@ from semel import __version__, settings
 from semel.cli import main
 from semel.errors import UnavailableError
 from semel.ledger.migrate import migrate
+from semel.model.windows import zones_version
 from semel.spark import check as module
 from semel.spark.check import CHECK_TASK_SECONDS, Check, Checked, check
 from semel.spark.engine import SparkEngine
@@ -232,6 +234,14 @@ class Machine:
         """Set a variable of executors' environment; new workers are started with it."""
         self.patch.setitem(self.context.environment, name, value)
 
+    def zones(self, version: str) -> str:
+        """A time zone database of a version, which has UTC alone."""
+        folder = Path(self.folder(f"zones-{version}", 0o755))
+        real = next((path for each in TZPATH if (path := Path(each, "UTC")).exists()), None)
+        (folder / "UTC").write_bytes(real.read_bytes() if real else b"")
+        (folder / "tzdata.zi").write_text(f"# version {version}\n")
+        return str(folder)
+
     def code_in_workers(self, text: str) -> None:
         """Let Python workers run a text when they start."""
         self.workers += 1
@@ -287,7 +297,7 @@ def test_all_is_right(machine: Machine) -> None:
     assert [one.name for one in found.checks] == [
         "ledger", "schema", "sink", "source", "Spark", "executors", "semel on executors",
         "ledger from executors", "sink from executors", "source from executors",
-        "cache of executors", "links", "clocks",
+        "zones of executors", "cache of executors", "links", "clocks",
     ]  # fmt: skip
     assert {answer.semel for answer in found.answers} == {__version__}
     assert machine.dsn not in repr(found)
@@ -320,6 +330,11 @@ HARMS: dict[str, tuple[Step, Step | str, str, str]] = {
         lambda m: m.in_workers(settings.CACHE_VARIABLE, m.folder("open", 0o777)),
         lambda m: m.in_workers(settings.CACHE_VARIABLE, m.folder("own", 0o700)),
         "cache of executors", f"in {settings.CACHE_VARIABLE}",
+    ),
+    "other zones": (
+        lambda m: m.in_workers("PYTHONTZPATH", m.zones("1999a")),
+        lambda m: m.in_workers("PYTHONTZPATH", m.zones(zones_version())),
+        "zones of executors", "install one version of the tz database",
     ),
     "no semel": (
         lambda m: m.code_in_workers(NO_SEMEL), NEVER, "executors", f"install semel {__version__}",

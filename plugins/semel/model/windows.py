@@ -12,11 +12,14 @@ Between two changes of a clock its distance from UTC is constant. So this module
 constant distance, with numpy, in microseconds since 1970.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
-from zoneinfo import ZoneInfo
+from zoneinfo import TZPATH, ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +49,8 @@ _CALENDAR = tuple(
 
 YEARS = 100, 9_900
 """A time outside of them is in no window: the end of one might be in no calendar."""
+
+_VERSION_BYTES_MAX = 64
 
 _UNITS = {"D": _DAY, "h": 3_600, "m": 60, "s": 1}
 """The units that a slice's name ends with, by numpy's letters, and their lengths in seconds."""
@@ -234,6 +239,21 @@ def _clock(zone: str, decade: int) -> tuple[np.ndarray, np.ndarray]:
         begin.append(high)
         distances.append(distance)
     return np.array(begin), np.array(distances)
+
+
+def zones_version() -> str:
+    """The version of the time zone database that `zoneinfo` reads, such as 2025b. Empty: it does
+    not say.
+    """
+    for folder in map(Path, TZPATH):
+        if (folder / "UTC").exists():
+            with suppress(OSError):
+                with (folder / "tzdata.zi").open(encoding="ascii") as file:
+                    return file.readline(_VERSION_BYTES_MAX).removeprefix("# version ").strip()
+            return ""
+    with suppress(ImportError):
+        return import_module("tzdata").IANA_VERSION
+    return ""
 
 
 def _microseconds(time: datetime) -> int:

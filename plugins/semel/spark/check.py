@@ -26,6 +26,7 @@ from semel.errors import AGAIN, ANEW, SemelError, TerminalError, UnavailableErro
 from semel.ledger import Ledger, row
 from semel.ledger.migrate import revisions
 from semel.model.batch import Log
+from semel.model.windows import zones_version
 from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
 from semel.sinks import Remote
@@ -57,6 +58,8 @@ _REMEDIES = {
     "it: one user for driver and executors, or a common group and umask 002",
     "links": "run executors and driver as one user, or give both a common group and the executors "
     "umask 002",
+    "zones": "install one version of the tz database on all machines: the system's package tzdata, "
+    "or where it has none Python's",
     "cache": f"name a folder of that user's in {settings.CACHE_VARIABLE} there",
     "clocks": "set the clocks of these machines by NTP (chrony, systemd-timesyncd)",
 }
@@ -301,6 +304,7 @@ def _executors(
         ),
         "sink from executors": ("folders", folders),
         **{f"{part} from executors": (part, "; ".join(told)) for part, told in rights.items()},
+        "zones of executors": ("zones", f"tz database {zones_version() or '(no version)'}"),
         "cache of executors": ("cache", ", ".join(sorted({a.cache for a in found.answers}))),
     }  # fmt: skip
     remedies = _REMEDIES | {look.part: look.remedy for look in looks}
@@ -319,6 +323,10 @@ def _trouble(answer: probe.Answer, part: str) -> str:
     trouble = answer.troubles.get(part, "")
     if part == "semel" and not trouble and answer.semel != __version__:
         return f"semel {answer.semel}, and the driver has {__version__}"
+    known = zones_version()
+    if part == "zones" and not trouble and answer.zones != known:
+        there, here = answer.zones or "of no version", known or "one of no version"
+        return f"tz database {there}, and the driver has {here}: windows may begin at other times"
     return trouble
 
 

@@ -44,7 +44,7 @@ class Answer:
 
     `ahead_seconds`: how much the executor's clock is surely ahead of the ledger's, negative behind
     it; None where the ledger was not reached. `made`: the files that the task wrote. `process`: the
-    parent of all Python workers of one executor.
+    parent of all Python workers of one executor. `zones`: the version of its time zone database.
     """
 
     host: str
@@ -57,6 +57,7 @@ class Answer:
     cache: str
     made: list[str]
     troubles: dict[str, str]
+    zones: str = ""
 
     @classmethod
     def of(cls, text: str) -> "Answer":
@@ -82,9 +83,9 @@ def answer(asked: Asked) -> Answer:
     """Look at everything, whatever is wrong with a part of it."""
     began = time.monotonic()
     found: dict[str, Any] = {
-        "semel": "", "ahead_seconds": None, "cache": "", "made": [],
+        "semel": "", "ahead_seconds": None, "cache": "", "made": [], "zones": "",
     }  # fmt: skip
-    parts = [("semel", _semel), ("folders", _folders), ("cache", _cache), ("ledger", _ledger)]
+    parts = [("semel", _semel), ("zones", _zones), ("folders", _folders), ("cache", _cache), ("ledger", _ledger)]
     parts += [(part, partial(_look, module, values)) for part, module, values in asked.looks]
     troubles: dict[str, str] = {}
     for name, look in parts:
@@ -109,6 +110,12 @@ def _semel(_: Asked, found: dict[str, Any]) -> None:
     import semel
 
     found["semel"] = semel.__version__
+
+
+def _zones(_: Asked, found: dict[str, Any]) -> None:
+    from semel.model.windows import zones_version
+
+    found["zones"] = zones_version()
 
 
 def _ledger(asked: Asked, found: dict[str, Any]) -> None:

@@ -27,7 +27,8 @@ def refused(sink: "Declared", pipeline: str, table: pa.Table) -> list[Refused]:
     found: list[Refused] = []
     most = sink.folders_bytes_max(pipeline)
     longest = [_longest(table, one) for one in sink.partition_by]
-    if not sink.windows and max(longest) <= limits.FOLDER_NAME_BYTES_MAX and sum(longest) <= most:
+    short = max(longest) <= limits.FOLDER_NAME_BYTES_MAX and sum(longest) <= most
+    if short and all(_has_four_digits(table.column(one.of)) for one in sink.windows):
         return found
     whole = np.full(table.num_rows, -1)
     for name, one in zip(sink.folders, sink.partition_by, strict=True):
@@ -53,6 +54,13 @@ def labels(table: pa.Table, one: str | FolderWindow) -> pa.Array:
     encoded = pa.concat_arrays(column.cast(pa.string()).chunks).dictionary_encode()
     names = pa.array(map(folder_value, encoded.dictionary.to_pylist()), pa.string())
     return pc.fill_null(names.take(encoded.indices), NULL_FOLDER)
+
+
+def _has_four_digits(times: pa.ChunkedArray) -> bool:
+    """Whether the years of all times have by any clock."""
+    ends = pc.min_max(times)
+    years = [pc.year(ends[end]).as_py() for end in ("min", "max") if ends[end].is_valid]
+    return all(1 < year < 9_999 for year in years)
 
 
 def _longest(table: pa.Table, one: str | FolderWindow) -> int:
