@@ -99,9 +99,8 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         replays = batch.replays is not None
         before = rows(connection, "replay", "generations", **values) if replays else []
         known = owned.known_batches(connection, pipeline)
-        stored, now = Spec.from_json(batch.spec), None
-        if stored.source.select is Select.ARRIVAL:
-            now = event_time.frontier(connection, stored, pipeline.pipeline_id, batch_id)
+        stored = Spec.from_json(batch.spec)
+        now = event_time.frontier(connection, stored, pipeline.pipeline_id, batch_id)
     counts = Counts.from_row(won)
     root = Path(pipeline.archive_path)
     marker = layout.marker(root, batch.root)

@@ -107,6 +107,27 @@ CROSS JOIN LATERAL (
       AND b.replays IS NULL AND b.admits IS NULL AND c.time_max <= b.planned_at + CAST(:ahead AS interval)
 ) AS added;
 
+-- name: frontier_of_intervals
+-- Keeps W7.
+-- The same of a pipeline whose runs have intervals: the newest batch that covers something, with no
+-- open batch at or before it; 0: what is covered has a hole.
+SELECT CASE WHEN (SELECT count(*) FROM unnest(p.covered + COALESCE(b.covers, '{}'))) > 1 THEN 0
+            ELSE COALESCE((
+                SELECT n.batch_id FROM semel.batch AS n
+                WHERE n.pipeline_id = p.pipeline_id AND n.status <> 'abandoned'
+                  AND n.covers IS NOT NULL AND NOT isempty(n.covers)
+                  AND n.batch_id < COALESCE(
+                      (SELECT min(o.batch_id) FROM semel.batch AS o
+                       WHERE o.pipeline_id = p.pipeline_id
+                         AND o.status IN ('planned', 'committed')
+                         AND o.replays IS NULL AND o.admits IS NULL
+                         AND o.batch_id <> b.batch_id),
+                      9223372036854775807)
+                ORDER BY n.batch_id DESC LIMIT 1), 0) END AS frontier
+FROM semel.pipeline AS p
+CROSS JOIN semel.batch AS b
+WHERE p.pipeline_id = :pipeline_id AND b.batch_id = :batch_id;
+
 -- name: advance_files
 UPDATE semel.pipeline
 SET event_time = :event_time, arrived_to = :arrived_to, frontier = :frontier

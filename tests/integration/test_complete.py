@@ -491,6 +491,29 @@ def test_a_chain_is_held_by_its_upstream(
 
 
 # Attacks W7.
+def test_a_chain_is_held_by_a_hole_of_its_upstream(bench: Workbench, ledger: Ledger) -> None:
+    """A day that no run of the upstream has read, or whose batch is open, holds what is below, and
+    no longer than that.
+    """
+    up = by_day(bench)
+    spec = link(SimpleNamespace(bench=bench), "below", "events", record_time="at",
+                window={"size": "1 hour"})  # fmt: skip
+    for number in (3, 4, 5, 6):
+        bench.write(f"in/day-2025-11-0{number}.jsonl", at(number, name=f"d{number}"))
+    run(ledger, up, "u5", of(5))
+    run(ledger, up, "u3", of(3))
+    run(ledger, spec, "d1")
+    assert event_time(ledger, "below") is None
+    fourth = committed(ledger, up, "u4", of(4))
+    run(ledger, up, "u6", of(6))
+    run(ledger, spec, "d2")
+    assert event_time(ledger, "below") is None
+    finalize(ledger, up, fourth)
+    run(ledger, spec, "d3")
+    assert event_time(ledger, "below") == 6
+
+
+# Attacks W7.
 def test_a_marker_of_an_earlier_version_holds_a_chain(bench: Workbench, ledger: Ledger) -> None:
     """Nobody knows what its pipeline had left."""
     up = bench.spec()

@@ -130,13 +130,13 @@ def _times(times: list[Row]) -> dict[str, Any]:
 
 
 # Keeps W3, W7.
-def complete(now: Row | None, *, timed: bool) -> dict[str, Any]:
+def complete(now: Row, *, timed: bool) -> dict[str, Any]:
     """Up to where windows are complete once a batch is finalized, and the batch up to which all is
-    finalized then that one look at the source saw.
+    finalized then that one look at the source saw, or that intervals without a hole cover.
     """
-    to = now and now["event_time"] if timed else None
+    to = now["event_time"] if timed else None
     return {
-        **({"frontier": now["frontier"]} if now else {}),
+        "frontier": now["frontier"],
         **({"complete_to": to.astimezone(UTC).isoformat()} if to else {}),
     }
 

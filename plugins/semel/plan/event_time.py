@@ -64,6 +64,9 @@ def frontier(
     connection: sa.Connection, spec: Spec, pipeline_id: int, batch_id: int | None
 ) -> Row:
     """How far a pipeline has come once a batch is finalized. Changes nothing."""
+    if spec.source.select is not Select.ARRIVAL:
+        values = {"pipeline_id": pipeline_id, "batch_id": batch_id}
+        return row(connection, "finalize", "frontier_of_intervals", **values)
     return row(
         connection, "finalize", "frontier",
         pipeline_id=pipeline_id, batch_id=batch_id, timed=is_one_stream(spec),
