@@ -40,7 +40,8 @@ SELECT clock_timestamp() AS now;
 -- name: covers
 -- Keeps W2.
 -- Of a time that was looked at: what no open batch may have claimed some of. One without an interval
--- may have claimed of any.
+-- may have claimed of any. If something unclaimed is of a time before it that is covered (:late), the
+-- first :delay of it stays open, and with that the windows which end before it.
 WITH looked AS (
     SELECT tstzmultirange(tstzrange(CAST(:start AS timestamptz),
                                     CAST(:end AS timestamptz)))
@@ -52,8 +53,13 @@ WITH looked AS (
     WHERE b.pipeline_id = :pipeline_id AND b.status IN ('planned', 'committed')
       AND b.replays IS NULL AND b.admits IS NULL
 )
-SELECT l.covers, NOT p.covered @> l.covers AS is_new
-FROM looked AS l, semel.pipeline AS p
+SELECT c.covers, NOT p.covered @> c.covers AS is_new
+FROM looked AS l, semel.pipeline AS p, LATERAL (
+    SELECT CASE WHEN EXISTS (SELECT FROM unnest(CAST(:late AS timestamptz[])) AS late (at)
+                             WHERE p.covered @> late.at)
+                THEN l.covers - tstzmultirange(tstzrange(
+                    CAST(:start AS timestamptz), CAST(:start AS timestamptz) + CAST(:delay AS interval)))
+                ELSE l.covers END AS covers) AS c
 WHERE p.pipeline_id = :pipeline_id;
 
 -- name: cover

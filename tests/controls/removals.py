@@ -520,6 +520,8 @@ OF_SECONDS: dict[str, Removal] = {
         "plan.partitions:without_private", "one.name not in over", new="True"
     ),
     "old times of old writers are dead letters": gives("formats.parquet:since", {}),
+    "a file within the delay leaves it open":
+        sql("plan.covers", "WHEN EXISTS", "WHEN false AND EXISTS"),
     "an INT96 that Arrow wraps is a dead letter": gives("formats.parquet:_far", ()),
     "a type that readers take for nothing is refused": gives("formats.parquet:_hides", False),
     "a refused copy is remembered": sql("partitions.refused", "WHERE ", "WHERE false AND "),

@@ -165,6 +165,37 @@ def test_a_refused_day_fails_and_covers_nothing(bench: Workbench, ledger: Ledger
 
 
 # Attacks W2.
+@pytest.mark.parametrize("delay", ["0 seconds", "2 hours"])
+def test_a_file_within_the_delay_holds_its_day(
+    bench: Workbench, ledger: Ledger, shell: Shell, delay: str
+) -> None:
+    """A file that came after its day's run is known and unread: the day is complete once it is
+    read, and the day after it has been looked at again. Without a delay the day was complete.
+    """
+    spec = bench.spec(source=BY_DAY, record_time="at", window={"size": "1 day", "delay": delay})
+    land(bench, 1)  # Never read, as no run is of its day.
+    run(ledger, spec, "r3", of(3))
+    land(bench, 3)
+    land(bench, 4)
+    run(ledger, spec, "r4", of(4))
+    if delay == "0 seconds":
+        assert covered(ledger) == [of(3, days=2)]
+        return
+    assert covered(ledger) == [of(3), (day(4) + timedelta(hours=2), day(5))]
+    found = completeness.of(ledger, spec)
+    assert not found.complete(*of(3)) and not found.complete(*of(4))
+    assert markers(spec.sink_path())[-1].covers.ranges == ((day(4) + timedelta(hours=2), day(5)),)
+    run(ledger, spec, "late", of(3))
+    assert not completeness.of(ledger, spec).complete(*of(3))
+    told = shell.runs("semel windows events --from 2025-11-03 --to 2025-11-05")
+    [command] = {line for line in told.splitlines() if line.startswith("next: semel run")}
+    shell.runs(command.removeprefix("next: "))
+    assert completeness.of(ledger, spec).complete(*of(3))
+    assert covered(ledger) == [of(3, days=2)]
+    settled(spec)
+
+
+# Attacks W2.
 def test_a_half_line_covers_nothing(bench: Workbench, ledger: Ledger) -> None:
     """Who reads a file while it is written covers its day when the rest is there."""
     spec = by_day(bench)

@@ -235,7 +235,7 @@ def _write(
     if survey.same_refusals and not (changed or matched.released or is_full > survey.is_full):
         if whole:
             with ledger.transaction() as connection:
-                covers, is_new = covered.covers(connection, pipeline_id, request)
+                covers, is_new = covered.covers(connection, pipeline_id, request, survey)
         if not (whole and is_new):
             return None, covers
     stored: dict[str, Any] = {}
@@ -257,7 +257,7 @@ def _write(
         _write_holes(connection, draft, made)
         batch = None
         if whole:
-            covers, _ = covered.covers(connection, pipeline_id, request)
+            covers, _ = covered.covers(connection, pipeline_id, request, survey)
         if draft.ranges:
             split = survey.source.split_size
             claims = _claims(draft.ranges, made)

@@ -2,13 +2,17 @@
 
 A plan with select: interval takes all that is unclaimed of its window (P10). So it covers that
 window, up to the moment at which it began to look, unless something of it is refused or not whole,
-and but for what an open batch of another request may have claimed.
+and but for what an open batch of another request may have claimed. A file that came after the run of
+its interval, but within the delay of its windows, is not in it: these windows stay open.
 """
+
+from datetime import timedelta
 
 import sqlalchemy as sa
 
 from semel.ledger import change, row
 from semel.model.times import Times
+from semel.plan import idle
 from semel.plan.cut import Draft
 from semel.plan.survey import Request, Survey
 from semel.sources import in_window
@@ -33,14 +37,23 @@ def sees_all(request: Request, survey: Survey, draft: Draft) -> bool:
     )
 
 
-def covers(connection: sa.Connection, pipeline_id: int, request: Request) -> tuple[Times, bool]:
+# Keeps W2.
+def covers(
+    connection: sa.Connection, pipeline_id: int, request: Request, survey: Survey
+) -> tuple[Times, bool]:
     """What a plan covers that sees all, and whether some of that is not covered yet. It holds
     under the pipeline's lock.
     """
     start, end = request.window
+    delay = request.spec.window.delay if request.spec.window else timedelta()
+    late = set()
+    if delay:  # A part is of as much time as the run's interval, or less.
+        first = start - delay - (request.interval[1] - request.interval[0])
+        late = {found.when for found in idle.others(request, survey) if first < found.when < start}
     found = row(
         connection, "plan", "covers",
         pipeline_id=pipeline_id, start=start, end=max(start, min(end, request.looked_at)),
+        late=sorted(late), delay=delay,
     )  # fmt: skip
     return Times.from_ledger(found["covers"]), found["is_new"]
 

@@ -90,14 +90,15 @@ def earlier(request: Request, survey: Survey) -> dict[date, int]:
     if request.window is None:
         return {}
     start = min(request.window[0], datetime.combine(datetime.now(UTC), time(), UTC))
-    return _by_day(f for f in _others(request, survey) if f.when < start)
+    return _by_day(f for f in others(request, survey) if f.when < start)
 
 
 def _elsewhere(request: Request, survey: Survey) -> dict[date, int]:
-    return _by_day(_others(request, survey))
+    return _by_day(others(request, survey))
 
 
-def _others(request: Request, survey: Survey) -> list[Found]:
+def others(request: Request, survey: Survey) -> list[Found]:
+    """What is unclaimed, or has changed since a plan saw it, of another time than the window."""
     if request.window is None:
         return []
     refused = {refusal.name for refusal in survey.refusals}
