@@ -34,7 +34,7 @@ TURNS_MAX = 200  # An order that is longer goes round in circles.
 _ASK_SECONDS = 0.01  # How long a turn takes before Postgres is asked whether it waits for a lock.
 TABLES = (
     "pipeline source_partition batch claim loss attempt manifest_file segment id_run "
-    "refusal".split()
+    "refusal erasure".split()
 )
 
 Act = Callable[[Scene], object]
