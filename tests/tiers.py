@@ -138,11 +138,12 @@ def in_quick(items: Sequence[pytest.Item], seed: int) -> set[str]:
             some += [item for item in cases if item.nodeid in guarded]
         drawn[name] = {item.nodeid for item in some}
         first |= drawn[name] if name in guarded else drawn[name] & guarded
-    for names in attacks(drawn).values():
+    # Each process draws alike, whatever the order of its sets.
+    for _, names in sorted(attacks(drawn).items()):
         if not any(drawn[name] & first for name in names):
             first |= drawn[min(names, key=lambda name: len(drawn[name]) * cost(name))]
     left = sorted(set().union(*drawn.values()) - first)
-    return first | fitting(left, BUDGET - sum(map(cost, first)), random.Random(seed))
+    return first | fitting(left, BUDGET - math.fsum(map(cost, first)), random.Random(seed))
 
 
 def fitting(names: list[str], budget: float, draw: random.Random) -> set[str]:
