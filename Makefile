@@ -40,7 +40,7 @@ demo-lake: venv ## The same from a bucket to a Delta table, which DuckDB reads
 	@.venv/bin/semel demo --lake
 
 .PHONY: test
-test: venv ## Attack each promise once: a sample, 20 to 25 minutes. T=kafka, T=FILE: all of a part
+test: venv ## Attack each promise once: a sample, 8 to 10 minutes. T=kafka, T=FILE: all of a part
 ifdef T
 	@$(PYTEST) $(WORKERS) $(PART)
 else
