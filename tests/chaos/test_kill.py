@@ -51,8 +51,9 @@ SCRIPT_OF = {
 }  # fmt: skip
 """Who passes the points of a verb that is no part of a run."""
 
-ELSEWHERE = ("away", "receive")
-"""Verbs whose points have tests of their own: test_after_finalize.py, test_receive_kills.py."""
+ELSEWHERE = ("away", "erase", "receive")
+"""Verbs whose points have tests of their own: test_after_finalize.py, test_erased.py,
+test_receive_kills.py."""
 
 ACCEPTED = "sink.before_accepted"
 OF_TABLES = ("sink.before_commit", ACCEPTED)

@@ -95,8 +95,8 @@ def accept_erased(
             _write(look, at, by, why)
         if pipeline:
             erase(connection, [read_marker(look.marker.path, None) for look in looks])
-        failpoints.point("accept.before_erased")
-    failpoints.point("accept.after_erased")
+        failpoints.point("erase.before_write")
+    failpoints.point("erase.after_write")
     return [look.missing for look in found]
 
 
