@@ -41,8 +41,8 @@ VARIABLE = "PYTEST_SEMEL_TIER"
 SAMPLED = ("tests/integration/", "tests/chaos/", "tests/controls/")
 """Where a case costs a database, a server or a process. Of the others each runs."""
 
-BUDGET = float(os.environ.get("SEMEL_BUDGET", "700"))
-"""CPU seconds of the tests that quick takes; servers and the collection take 250 more."""
+BUDGET = float(os.environ.get("SEMEL_BUDGET", "550"))
+"""CPU seconds of the tests that quick takes; servers and the collection take half as much again."""
 
 CHEAP = 0.02
 """Tests that cost less are drawn alike."""

@@ -36,7 +36,9 @@ ASKED = {
     ),
     "days": ("batches", "commit", "newest_interval", "newest_commit"),
     "files": ("lengths", "like"),
-    "finalize": ("won", "manifest", "finalize_batch", "batch_status"),
+    "finalize": (
+        "won", "manifest", "finalize_batch", "batch_status", "frontier", "frontier_of_intervals",
+    ),
     "look": ("open_claims", "batch", "attempts", "files"),
     "page": ("newest", "open", "spec", "claims"),
     "partitions": (
@@ -61,7 +63,8 @@ _TIMES = {"expires_at", "batch_time", "since", "until"}
 _CASTS = {
     "bigint[]": [1, 2], "int[]": [1, 2], "text[]": ["x", "y"], "jsonb": "[]", "text": "x",
     "timestamptz[]": ["2026-01-01T00:00:00Z"], "timestamptz": "2026-01-01T00:00:00Z",
-    "int8multirange": "{[0,5)}", "tstzmultirange": "{}",
+    "int8multirange": "{[0,5)}", "tstzmultirange": "{}", "interval": "1 hour",
+    "bigint": 1, "boolean": True,
 }  # fmt: skip
 
 

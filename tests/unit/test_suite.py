@@ -103,7 +103,7 @@ def test_quick_takes_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     items += cases("test_guard", 1, rest=())
     names = [item.nodeid for item in items]
     seconds = {name: 20.0 + at for at, name in enumerate(names)}
-    monkeypatch.setattr(tiers, "BUDGET", 700)
+    monkeypatch.setattr(tiers, "BUDGET", 550)
     monkeypatch.setattr(tiers, "cost", lambda name: seconds.get(name) or seconds[f"{name}[0]"])
     monkeypatch.setattr(tiers, "guards_cases", lambda: {names[9], names[-1]})
     ours = {"Q1": [f"{FOLDER}::test_4", f"{FOLDER}::test_3"], "P9": [f"{FOLDER}::test_9"]}
