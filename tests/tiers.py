@@ -3,9 +3,10 @@
 - `--tier quick` is `make test`: of the tests without the marker `rest` or `proof`, of the matrices in
   SAMPLED a sample, what fits into BUDGET: first one attack on each rule and each case that a guard's
   row in the documents names, then others that the seed draws, a cheap one sooner than a dear one.
-- `--tier rest` is `make rest`, and CI runs both: what quick left out with the same SEMEL_SEED, of
-  one file in three, and of a matrix in SAMPLED of some cases, that the seed draws; and with more
-  examples and steps the tests that draw some.
+- `--tier rest` is `make rest`, and CI runs both: each case of a guard that quick left out with the
+  same SEMEL_SEED; of other tests what fits into REST_BUDGET, of one file in three, and of a matrix in
+  SAMPLED of some cases, that the seed draws; and with more examples and steps the tests that draw
+  some.
 - `--tier proof` is `make proof`: each case, and more examples of Hypothesis.
 - Without a tier, as by `pytest` and `make test T=...`: each case but those marked `proof`; and what
   is given by its name, whatever it is marked with.
@@ -58,6 +59,8 @@ REST_CASES, REST_SHARE = 2, 1 / 12
 more."""
 REST_FILES = 1 / 3
 """The share of the files that rest takes something of."""
+REST_BUDGET = 450
+"""CPU seconds of what rest takes so, beside the cases of guards and the tests that draw more."""
 _RULE = re.compile(r"\b[A-Z]{1,3}\d+\b")
 _GUARDED = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
 _OF_RULES = (
@@ -194,8 +197,8 @@ def in_rest(items: Sequence[pytest.Item], quick: set[str], seed: int) -> set[str
             functions[function_of(item.nodeid)].append(item.nodeid)
     files = sorted({name.partition("::")[0] for name in functions})
     drawn = random.Random(f"{seed} rest").sample(files, math.ceil(len(files) * REST_FILES))
-    guarded = guards_cases()
-    found = {n for name, left in functions.items() for n in left if guarded & {n, name}}
+    guarded, found = guards_cases(), set()
+    first = {n for name, left in functions.items() for n in left if guarded & {n, name}}
     for name, left in functions.items():
         if name.partition("::")[0] not in drawn:
             continue
@@ -203,7 +206,7 @@ def in_rest(items: Sequence[pytest.Item], quick: set[str], seed: int) -> set[str
             many = max(REST_CASES, math.ceil(len(left) * REST_SHARE))
             left = random.Random(f"{seed} rest {name}").sample(left, min(many, len(left)))
         found |= {*left}
-    return found
+    return first | fitting(sorted(found - first), REST_BUDGET, random.Random(f"{seed} rest"))
 
 
 def sample(cases: list[pytest.Item], draw: random.Random) -> list[pytest.Item]:
