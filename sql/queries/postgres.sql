@@ -107,6 +107,11 @@ ORDER BY 1;
 -- A key that several rows have.
 SELECT 1 FROM {table} GROUP BY {key} HAVING count(*) > 1 LIMIT 1;
 
+-- name: is_there
+SELECT EXISTS (SELECT FROM parse_ident(%s) AS names
+               JOIN pg_namespace AS n ON n.nspname = names[1]
+               JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = names[2]) AS found;
+
 -- name: lock_schema
 -- Two that make a table at once would fail, also with IF NOT EXISTS.
 SELECT pg_advisory_xact_lock(hashtextextended('semel sink ' || {schema}, 0));

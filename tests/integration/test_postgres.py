@@ -1,6 +1,7 @@
 """A pipeline whose sink is a table: each record once in it, from plan to audit."""
 
 import psycopg
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
@@ -19,11 +20,13 @@ from semel.errors import StateError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.model.manifest import Kind
+from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 from semel.repair.adopt import adopt
 from semel.reports.dead_letters import letters
 from semel.reports.find import find
 from semel.sinks import held
+from semel.sinks.postgres.sink import PostgresSink
 from semel.spark.check import check
 
 
@@ -53,6 +56,30 @@ def test_records_are_in_the_table_once(bench: Workbench, ledger: Ledger, table: 
     assert not list((kept / "staging").glob("b*/f*"))
     [place] = find(spec, ["e000003"]).places[:1]
     assert (place.what, place.batch_id) == ("output", 1) and place.file.endswith("public.events")
+
+
+# Attacks PG4.
+def test_a_table_that_another_batch_makes_meanwhile(
+    bench: Workbench, ledger: Ledger, table: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch tries a table that is not there, while another one makes it; the server remembers
+    that it has answered no.
+    """
+    spec = declared(bench)
+    bench.write("in/a.jsonl", events(0, 5))
+    lacks, others = PostgresSink._lacks, iter([lambda: run(ledger, spec, "r1")])
+
+    def meanwhile(self: PostgresSink, connection: object, facts: object) -> bool:
+        found = lacks(self, connection, facts)
+        for other in others:
+            other()
+        return found
+
+    monkeypatch.setattr(PostgresSink, "_lacks", meanwhile)
+    with open_sink(spec) as sink:
+        assert sink.strays(()) == {}
+        sink.examine(pa.schema({"id": pa.string(), "n": pa.int64()}))
+    assert there(table) == ids(0, 5)
 
 
 def test_the_notes_go_during_an_audit(

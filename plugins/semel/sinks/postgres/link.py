@@ -96,9 +96,11 @@ def filled(name: str, **braces: Any) -> sql.Composed:
 
 
 def is_there(connection: Connection, name: sql.Identifier) -> bool:
-    """Whether a table is there."""
+    """Whether a table of a schema is there, as the statement's own snapshot has it: to_regclass
+    may answer from what the session remembers.
+    """
     shown = name.as_string(connection)
-    return connection.execute("SELECT to_regclass(%s) AS id", [shown]).fetchone()["id"] is not None
+    return connection.execute(query("postgres", "is_there").text, [shown]).fetchone()["found"]
 
 
 def rights(connection: Connection, target: PostgresTarget) -> dict[str, Any] | None:

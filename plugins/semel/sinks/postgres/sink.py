@@ -181,9 +181,9 @@ class PostgresSink(Remote):
             with connection.transaction(force_rollback=True):
                 if self._lacks(connection, facts):  # Who makes nothing needs no right to.
                     connection.execute(filled("lock_schema", schema=target.names[0]))
-                    exists = facts.exists or is_there(connection, target.identifier)
-                    # An index over rows that are there takes long; `examine` has judged it.
-                    self._make(connection, schema, replace(facts, exists=exists, has_key=True))
+                    # Another batch may have made it. An index over its rows takes long.
+                    now = replace(examine(connection, target, schema), has_key=True)
+                    self._make(connection, schema, now)
                 connection.execute(filled("try_note", **noted.places(target)))
                 if target.key:
                     connection.execute(filled("may_replace", table=target.identifier))
