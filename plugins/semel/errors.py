@@ -13,7 +13,6 @@ AGAIN = "again"
 ANEW = "anew"
 """For `next`: the run again from its plan on, which plans its batch anew."""
 
-
 NO_STEP = "no step"
 """For `next`: no command helps, only what the message says."""
 
@@ -35,7 +34,8 @@ class SemelError(Exception):
     """Base of every error that semel raises on purpose.
 
     `next`: the command that goes on from here, ready to be typed, or a step in Airflow's UI, or
-    AGAIN, ANEW or NO_STEP. Left out, it is the first of the class's `rule` of which all fields are known.
+    AGAIN, ANEW or NO_STEP. Left out, it is the first of the class's `rule` of which all fields are
+    known.
     """
 
     rule: ClassVar[tuple[str, ...]] = ("{again}",)

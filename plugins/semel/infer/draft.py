@@ -245,12 +245,12 @@ def _check_alike(name: str, files: list[Sampled], dialects: list[Dialect]) -> No
     """
     first = dialects[0]
     for one, dialect in zip(files[1:], dialects[1:], strict=True):
-        if dialect.format != first.format or sorted(dialect.columns) != sorted(first.columns):
+        if _kind(dialect) != _kind(first):
             why = (
                 f"is {_told(dialect)}, {told(files[0].path)} is {_told(first)}; a pipeline reads "
                 "files of one kind, so make one for each"
             )
-        elif (dialect.csv.delimiter, dialect.csv.quote) != (first.csv.delimiter, first.csv.quote):
+        elif _marks(dialect) != _marks(first):
             why = (
                 f"is written with the delimiter {dialect.csv.delimiter!r} and the quote "
                 f"{dialect.csv.quote!r}, {told(files[0].path)} with {first.csv.delimiter!r} and "
@@ -260,12 +260,19 @@ def _check_alike(name: str, files: list[Sampled], dialects: list[Dialect]) -> No
             continue
         alike = (
             quoted(str(file.path)) for file, other in zip(files, dialects, strict=True)
-            if (other.format, sorted(other.columns)) == (first.format, sorted(first.columns))
-            and (other.csv.delimiter, other.csv.quote) == (first.csv.delimiter, first.csv.quote)
+            if _kind(other) == _kind(first) and _marks(other) == _marks(first)
         )
         raise SourceError(
             f"{told(one.path)} {why}", next=f"semel new {quoted(name)} {' '.join(alike)}"
         )
+
+
+def _kind(dialect: Dialect) -> tuple[str, list[str]]:
+    return dialect.format, sorted(dialect.columns)
+
+
+def _marks(dialect: Dialect) -> tuple[str, str]:
+    return dialect.csv.delimiter, dialect.csv.quote
 
 
 def _told(dialect: Dialect) -> str:
