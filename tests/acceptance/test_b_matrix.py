@@ -12,7 +12,6 @@ from semel.ledger import Ledger
 from semel.plan import plan
 
 ONE = timedelta(days=1)
-YESTERDAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - ONE
 TAKES = ["success"] * 4
 NOTHING = ["success", "skipped", "skipped", "skipped"]
 FAILS = ["failed", "upstream_failed", "upstream_failed", "upstream_failed"]
@@ -49,10 +48,15 @@ def ended(stack: Stack, run: str) -> list[str | None]:
     return [tasks[name].state for name in ("plan", "stage", "commit", "finalize")]
 
 
+def yesterday() -> datetime:
+    """The newest day that is over: another one once a test has crossed midnight."""
+    return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - ONE
+
+
 @pytest.fixture(scope="module", autouse=True)
 def arrived(_running_stack: Stack) -> None:
-    """Files of two days of January and of yesterday; the DAG is as it arrived."""
-    for when in (day(1), day(2), YESTERDAY):
+    """Files of two days of January, of yesterday and of today; the DAG is as it arrived."""
+    for when in (day(1), day(2), yesterday(), yesterday() + ONE):
         land(_running_stack, when, 5)
 
 
@@ -69,14 +73,18 @@ def test_it_arrives_paused_and_then_goes_on(stack: Stack) -> None:
     states = {one["state"] for one in
               airflow.call("GET", f"/api/v2/dags/{DAYS}/dagRuns")["dag_runs"]}  # fmt: skip
     assert states == {"queued"}
+    newest = yesterday()
     airflow.pause(DAYS, paused=False)
     scheduled = wait_for(
-        lambda: stack.airflow.run_of(DAYS, "scheduled", YESTERDAY), "the scheduled run", 60
+        lambda: airflow.run_of(DAYS, "scheduled", newest)
+        or airflow.run_of(DAYS, "scheduled", newest + ONE),
+        "the scheduled run",
+        60,
     )
     for run in [*runs, scheduled]:
         assert ended(stack, run) == TAKES, airflow.story(DAYS, run)
     stack.airflow.end_backfill(backfill)
-    assert output() == there((day(1), 5), (day(2), 5), (YESTERDAY, 5))
+    assert output() in [there((day(1), 5), (day(2), 5), (late, 5)) for late in (newest, newest + ONE)]
     body = {"logical_date": datetime.now(UTC).isoformat()}
     manual = airflow.call("POST", f"/api/v2/dags/{DAYS}/dagRuns", body)["dag_run_id"]
     assert ended(stack, manual) == NOTHING

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -304,27 +304,26 @@ def test_a_wrong_interval(
         interval(context(run_type=run_type, params=params), spec)
 
 
-TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 DAY = timedelta(days=1)
 
 
 @pytest.mark.parametrize(
-    ("logical", "run_type", "schedule", "left"),
+    ("after_midnight", "zone", "run_type", "schedule", "left"),
     [
-        (TODAY, "manual", "@daily", True),
-        (TODAY.astimezone(timezone(timedelta(hours=5))), "manual", "@daily", True),
-        (TODAY + DAY, "manual", "@daily", True),
-        (TODAY + timedelta(seconds=1), "manual", "@daily", False),
-        (TODAY - DAY, "manual", "@daily", False),
-        (TODAY, "scheduled", "@daily", False),
-        (TODAY, "backfill", "@daily", False),
-        (TODAY, "manual", None, False),
-        (None, "manual", "@daily", False),
+        (timedelta(), UTC, "manual", "@daily", True),
+        (timedelta(), timezone(timedelta(hours=5)), "manual", "@daily", True),
+        (DAY, UTC, "manual", "@daily", True),
+        (timedelta(seconds=1), UTC, "manual", "@daily", False),
+        (-DAY, UTC, "manual", "@daily", False),
+        (timedelta(), UTC, "scheduled", "@daily", False),
+        (timedelta(), UTC, "backfill", "@daily", False),
+        (timedelta(), UTC, "manual", None, False),
+        (None, UTC, "manual", "@daily", False),
     ],
 )
 def test_a_manual_run_in_the_place_of_a_scheduled_one(
-    logical: datetime | None, run_type: str, schedule: str | None, left: bool, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    after_midnight: timedelta | None, zone: tzinfo, run_type: str, schedule: str | None, left: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Airflow gives a logical date to one run. A manual run at the start of an interval that is not
     over has that of the scheduled run to come: plan says so, and which command reads it.
@@ -332,13 +331,15 @@ def test_a_manual_run_in_the_place_of_a_scheduled_one(
     from semel.airflow.intervals import left_out
     from semel.reports import summary
 
+    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    logical = None if after_midnight is None else (midnight + after_midnight).astimezone(zone)
     spec = by_interval(tmp_path, monkeypatch).model_copy(update={"schedule": schedule})
-    found = left_out(context(run_type=run_type, logical_date=logical), spec)
-    assert (found is not None) == left
-    if found:
+    interval = left_out(context(run_type=run_type, logical_date=logical), spec)
+    assert (interval is not None) == left
+    if interval:
         day = logical.astimezone(UTC)
-        assert found == (day, day + DAY)
-        told, command = summary.left_out("clicks", *found)
+        assert interval == (day, day + DAY)
+        told, command = summary.left_out("clicks", *interval)
         assert "Airflow will not create the scheduled run" in told
         assert command == f"next: semel run clicks --interval {day:%F} {day + DAY:%F}"
 
