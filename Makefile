@@ -123,11 +123,11 @@ check:
 		exit 1; \
 	fi
 
-# Made again only when what it is made from changes: these two files, this folder, the Python.
+# Made again only when what it is made from changes: these files, this folder, the Python.
 # The egg-info that the install leaves beside the library would be a second plugin to Airflow.
 .PHONY: venv
 venv: check
-	@made_from() { pwd; "$(PYTHON)" -VV; cat pyproject.toml constraints.txt; }; \
+	@made_from() { pwd; "$(PYTHON)" -VV; cat pyproject.toml plugins/semel_local/pyproject.toml constraints.txt; }; \
 	if made_from | cmp -s - .venv/.made-from; then exit 0; fi; \
 	set -e -o pipefail; \
 	if [ -f .venv/.made-from ] && [ -x .venv/bin/semel ]; then .venv/bin/semel down || true; fi; \
@@ -135,7 +135,8 @@ venv: check
 	"$(PYTHON)" -m venv --clear .venv; \
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv; \
 	.venv/bin/python -m uv pip install --python .venv/bin/python --compile-bytecode \
-		-c constraints.txt -e '.[local,demo,postgres,kafka,avro,sqs,pubsub,bigquery,nats,objects,delta,openlineage,test]' \
+		-c constraints.txt -e plugins/semel_local \
+		-e '.[postgres,kafka,avro,sqs,pubsub,bigquery,nats,objects,delta,openlineage,test]' \
 		2>&1 | grep --line-buffered -v '^ [-+~] '; \
 	made_from > .venv/.made-from
-	@rm -rf plugins/*.egg-info
+	@rm -rf plugins/*.egg-info plugins/semel_local/*.egg-info

@@ -40,7 +40,7 @@ from semel.sinks.kafka.encode import Messages, messages
 from semel.sinks.kafka.sink import KafkaSink
 from semel.sinks.kafka.target import KafkaTarget
 from semel.sinks.staged import staged
-from semel.stack.kafka_server import jars
+from semel_local.stack.kafka_server import jars
 
 _NOTES = 100_000
 """Batches that have landed before, of which the control topic has a note each."""

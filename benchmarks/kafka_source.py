@@ -34,8 +34,8 @@ from harness import Clock, Side, check, in_turn, ratio, table
 from semel.ledger import Ledger
 from semel.runs.run import run_batch
 from semel.spark.engine import SparkEngine
-from semel.stack import maven
-from semel.stack.kafka_server import jars
+from semel_local.stack import maven
+from semel_local.stack.kafka_server import jars
 
 _POM = Path(__file__).with_name("spark-kafka-pom.xml")
 _PARTITIONS = 4

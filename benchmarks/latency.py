@@ -29,8 +29,8 @@ import yaml
 
 import harness
 from data import SCHEMA, Shape, landed
-from semel import stack
-from semel.demo.airflow_api import FINISHED, AirflowApi
+from semel_local import stack
+from semel_local.demo.airflow_api import FINISHED, AirflowApi
 
 _PIPELINE = "latency"
 _NOTHING = "nothing"

@@ -37,7 +37,7 @@ from harness import Clock, check, in_turn, medians, quiet, ratio, table, tell
 from semel.clients.queue import Queue
 from semel.clients.queue import nats as nats_client
 from semel.sources.queue.receive import GROUP_BYTES, GROUP_MESSAGES, Bounds, receive
-from semel.stack import maven
+from semel_local.stack import maven
 
 _VALUE_BYTES = 1_000
 _DEADLINE_SECONDS = 300

@@ -10,7 +10,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from semel.errors import TerminalError, UnavailableError
+from semel.errors import NO_STEP, TerminalError, UnavailableError
 
 LEDGER_VARIABLE = "SEMEL_LEDGER_DSN"
 SPARK_VARIABLE = "SEMEL_SPARK_REMOTE"
@@ -61,7 +61,7 @@ def _address(variable: str) -> str:
     raise UnavailableError(
         f"{variable} is not set, and no local stack is known below {state_dir()}; set {variable}, "
         "or start it",
-        next="semel up",
+        next=_start(),
     )
 
 
@@ -76,8 +76,15 @@ def _known(variable: str) -> str | None:
     except (ValueError, AttributeError) as error:
         raise TerminalError(
             f"{path} is not what semel wrote ({error}); remove it and start the local stack",
-            next="semel up",
+            next=_start(),
         ) from error
+
+
+def _start() -> str:
+    """The command that starts the local stack, if its package is installed."""
+    from importlib.metadata import entry_points
+
+    return "semel up" if entry_points(group="semel.commands", name="up") else NO_STEP
 
 
 def _said(variable: str) -> str | None:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fixtures.wait import wait_for
-from semel.stack.states import Endpoints
+from semel_local.stack.states import Endpoints
 
 RUN_SECONDS_MAX = 300
 POLL_SECONDS = 0.5

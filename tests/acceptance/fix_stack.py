@@ -21,10 +21,10 @@ from fixtures.airflow.dags import ROOT, documented
 from fixtures.batches.workbench import Workbench, events
 from fixtures.wait import wait_for
 from semel import settings
-from semel import stack as semel_stack
+from semel_local import stack as semel_stack
 from semel.airflow import COLLECT_DAG_ID
-from semel.stack import layout, process
-from semel.stack.leader import Record
+from semel_local.stack import layout, process
+from semel_local.stack.leader import Record
 
 PARTS = {"postgres", "spark", "api-server", "scheduler", "dag-processor", "triggerer"}
 BROKER = "kafka"

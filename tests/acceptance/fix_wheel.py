@@ -44,7 +44,7 @@ class Installed:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel, built from the source distribution of what is tracked, and installed.
+    """The wheels of semel and of its local stack, built from tracked files, and installed.
 
     The other packages are those of the tests' own environment, which takes a second in place of
     minutes; its semel is not seen, for a `.pth` file there is not read. SEMEL_TEST_INSTALLED names
@@ -54,11 +54,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
         return Installed(bin=Path(given))
     folder = tmp_path_factory.mktemp("wheel")
     _copy_tracked(folder / "source")
-    _uv("build", "--quiet", "--out-dir", str(folder / "dist"), str(folder / "source"))
-    [wheel] = (folder / "dist").glob("*.whl")
+    local = folder / "source" / "plugins" / "semel_local"
+    for source in (folder / "source", local):
+        _uv("build", "--quiet", "--out-dir", str(folder / "dist"), str(source))
+    wheels = sorted(map(str, (folder / "dist").glob("*.whl")))
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     python = folder / "venv" / "bin" / "python"
-    _uv("pip", "install", "--quiet", "--offline", "--no-deps", "--python", str(python), str(wheel))
+    _uv("pip", "install", "--quiet", "--offline", "--no-deps", "--python", str(python), *wheels)
     [site] = (folder / "venv" / "lib").glob("python*/site-packages")
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return Installed(bin=python.parent)

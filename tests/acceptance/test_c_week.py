@@ -13,7 +13,7 @@ import pytest
 from fix_stack import BY_DAY, COMMAND_SECONDS_MAX, WEEKS, Stack, answer_of
 from fixtures.wait import wait_for
 from semel import pipeline, reader, settings
-from semel import stack as semel_stack
+from semel_local import stack as semel_stack
 from semel.sinks.postgres.target import dsn_of
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from fix_stack import BROKER, PARTS, Stack
 from semel import pipeline
-from semel import stack as semel_stack
-from semel.demo.topics import ABORTED, Topics
-from semel.stack import layout
+from semel_local import stack as semel_stack
+from semel_local.demo.topics import ABORTED, Topics
+from semel_local.stack import layout
 
 # Two minutes of a core; test_demo_kafka_topics.py and the tests of kinds have its parts.
 pytestmark = pytest.mark.proof

@@ -9,7 +9,7 @@ import pytest
 
 from fix_stack import Stack
 from fixtures.wait import wait_for
-from semel.stack import process
+from semel_local.stack import process
 
 RECOVERY_SECONDS = 120
 

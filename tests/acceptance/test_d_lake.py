@@ -4,9 +4,9 @@ import pytest
 
 from fix_stack import STORE, Stack
 from fixtures.objects.s3 import built
-from semel import stack as semel_stack
-from semel.demo import follow, lake
-from semel.stack import object_server
+from semel_local import stack as semel_stack
+from semel_local.demo import follow, lake
+from semel_local.stack import object_server
 
 # Two minutes of a core, and as long again for Go; the tests of objects and of Delta have its parts.
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]

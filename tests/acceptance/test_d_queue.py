@@ -4,9 +4,9 @@
 import pytest
 
 from fix_stack import QUEUE, Stack
-from semel import stack as semel_stack
-from semel.demo import follow, queue
-from semel.stack import layout
+from semel_local import stack as semel_stack
+from semel_local.demo import follow, queue
+from semel_local.stack import layout
 
 # A minute and a half of a core; test_demo_queue.py and the tests of receive have its parts.
 pytestmark = pytest.mark.proof
@@ -42,7 +42,7 @@ def test_the_server_can_be_left_out(stack: Stack) -> None:
     """`up` starts it no more, until somebody wants it again; its messages stay. No other part is
     touched.
     """
-    from semel.demo.publisher import Stream
+    from semel_local.demo.publisher import Stream
 
     address = semel_stack.server_address(QUEUE)
     before = stack.records()

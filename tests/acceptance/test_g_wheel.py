@@ -16,12 +16,21 @@ def tenfold(records: DataFrame) -> DataFrame:
     return records.select("id", (f.col("n") * 10).alias("n"), "at")
 """
 
+MIGRATIONS = Path(__file__).resolve().parents[2] / "sql" / "migrations"
+
 WHERE = """
 import semel
-from semel.demo import queue
-from semel.demo.stream import FILES
-from semel.stack.kafka_server import POM
+from semel_local.demo import queue
+from semel_local.demo.stream import FILES
+from semel_local.stack.kafka_server import POM
 print(semel.__file__, POM, *FILES, queue.FILE)
+"""
+
+FILES_OF = """
+import json
+from importlib.metadata import files
+for package in ("semel", "semel-local"):
+    print(json.dumps([str(path) for path in files(package)]))
 """
 
 READ = """
@@ -53,6 +62,20 @@ def project(tmp_path: Path) -> Workbench:
     return made
 
 
+def test_semel_s_wheel_has_no_local_stack(installed: Installed) -> None:
+    """Whoever has an own Airflow installs the library alone: no server's program and no demo.
+
+    Its local stack is a wheel of its own, and adds four commands.
+    """
+    listed = installed.call("python", "-c", FILES_OF, folder=Path("/"))
+    library, local = map(json.loads, listed.stdout.splitlines())
+    tops = {name.split("/")[0] for name in library if not name.startswith((".", "semel-"))}
+    assert tops == {"semel"} and "semel/sql/schema.sql" in library
+    assert {name.split("/")[0] for name in local if "dist-info" not in name} == {"semel_local"}
+    shown = installed.call("semel", "up", "--help", folder=Path("/"))
+    assert "Start PostgreSQL, Spark and Airflow" in shown.stdout, shown.stderr
+
+
 @pytest.mark.rest
 def test_the_wheel_is_all_that_is_needed(
     installed: Installed, project: Workbench, postgres: str
@@ -74,7 +97,8 @@ def test_the_wheel_is_all_that_is_needed(
             assert done.returncode == 0, done.stdout + done.stderr
             return json.loads(done.stdout)
 
-        assert semel("migrate")["revision"] == "0001"
+        newest = max(path.stem for path in MIGRATIONS.glob("*.sql"))
+        assert semel("migrate")["revision"] == newest.partition("_")[0]
         assert semel("validate")["ok"]
         assert semel("run", "shop", "--spark", "local[2]")["counts"]["survivors"] == 1100
         assert semel("audit", "shop")["ok"]

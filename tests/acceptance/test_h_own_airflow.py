@@ -23,7 +23,7 @@ from fixtures.batches.workbench import Workbench, events
 from fixtures.postgres.server import database, free_port
 from fixtures.wait import wait_for
 from semel.ledger.migrate import migrate
-from semel.stack.states import Endpoints
+from semel_local.stack.states import Endpoints
 
 # Two executors, minutes of a core; test_dags.py has what a DAG is made of.
 pytestmark = pytest.mark.proof

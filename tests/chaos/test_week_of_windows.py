@@ -26,7 +26,7 @@ from fixtures.postgres.warehouse import TABLE, Warehouse
 from fixtures.spark.local import LocalEngine
 from semel import failpoints, reader
 from semel.audit import audit
-from semel.demo import flights
+from semel_local.demo import flights
 from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec

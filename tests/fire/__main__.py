@@ -34,7 +34,7 @@ from livestack import ARRIVALS, HERE, ROTATED, WINDOWS, LiveStack, wait_for
 from producer import BACKFILL_WINDOWS, WINDOW_NAME, WINDOW_SECONDS
 from report import Outcome, show
 from semel.errors import SemelError
-from semel.stack import server_address
+from semel_local.stack import server_address
 from topics import ARRIVED, RELAYED, SOURCE, produced
 from verdict import bytes_of, ids_in_output, ids_of_files, judge, unread
 

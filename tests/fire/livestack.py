@@ -20,14 +20,12 @@ import topics  # noqa: E402
 from airflow_rest import Airflow  # noqa: E402 - of a folder that is added above
 from fixtures.wait import wait_for  # noqa: E402
 from producer import WINDOW_NAME, WINDOW_SECONDS  # noqa: E402
-from semel import (
-    pipeline,
-    stack,  # noqa: E402
-)
+from semel import pipeline  # noqa: E402
 from semel.errors import SemelError  # noqa: E402
 from semel.pipeline.spec import Spec  # noqa: E402
-from semel.stack.leader import Record  # noqa: E402
-from semel.stack.states import Health  # noqa: E402
+from semel_local import stack  # noqa: E402
+from semel_local.stack.leader import Record  # noqa: E402
+from semel_local.stack.states import Health  # noqa: E402
 
 ARRIVALS, WINDOWS, ROTATED = "arrivals", "windows", "rotated"
 """The pipelines: what has arrived, by id within a horizon; what an interval holds, by bucket; a log

@@ -6,8 +6,8 @@ from typing import Any
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from semel import stack
-from semel.stack import kafka_server
+from semel_local import stack
+from semel_local.stack import kafka_server
 
 FETCHED = Path(__file__).resolve().parents[2] / ".semel" / "kafka"
 """Maven fetches the broker once, for these and for the tests."""

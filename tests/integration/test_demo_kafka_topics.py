@@ -6,8 +6,8 @@ from datetime import UTC, date, datetime
 import pytest
 
 from fixtures.kafka.broker import Kafka
-from semel.demo import flights, topics
-from semel.demo.topics import ABORTED, NOBODY, PARTITIONS, Topics
+from semel_local.demo import flights, topics
+from semel_local.demo.topics import ABORTED, NOBODY, PARTITIONS, Topics
 
 DAYS = [date(2013, 1, 1), date(2013, 1, 2)]
 

@@ -10,8 +10,8 @@ from nats.js.client import JetStreamContext
 
 from fixtures.queue.nats import Nats
 from fixtures.wait import wait_for
-from semel.demo import flights, publisher
-from semel.demo.publisher import Stream, event_id
+from semel_local.demo import flights, publisher
+from semel_local.demo.publisher import Stream, event_id
 from semel.errors import UnavailableError
 
 LINES = flights.lines_of(date(2013, 1, 1))[0]

@@ -37,7 +37,7 @@ from semel.reports.gaps import gaps
 from semel.sources.kafka import edges
 from semel.sources.kafka.messages import PLAN_ASKS_SECONDS, first_sizes
 from semel.sources.kafka.topics import Extent, FoundPartition
-from semel.stack.process import wait_until
+from semel_local.stack.process import wait_until
 
 DAY = timedelta(days=1)
 DAYS = [datetime(2026, 1, 1, tzinfo=UTC) + n * DAY for n in range(6)]

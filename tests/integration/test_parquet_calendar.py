@@ -20,7 +20,7 @@ from fixtures.contract.sources import Parquet
 from semel.errors import SemelError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
-from semel.stack import maven
+from semel_local.stack import maven
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 POM = FIXTURES / "spark" / "testdata-pom.xml"

@@ -16,7 +16,7 @@ from semel.spark import engine as engine_module
 from semel.spark import session as session_module
 from semel.spark.engine import SparkEngine
 from semel.spark.settings import SETTINGS
-from semel.stack import spark_server
+from semel_local.stack import spark_server
 
 ONE_TRY = ("spark.stage.maxConsecutiveAttempts", "spark.stage.maxAttempts")
 

@@ -21,7 +21,7 @@ from semel import pipeline, settings
 from semel.ledger import Ledger
 from semel.spark.session import open_engine
 from semel.spark.transforms import load_transforms
-from semel.stack import spark_server
+from semel_local.stack import spark_server
 
 pytestmark = pytest.mark.rest  # A server of Spark Connect takes 15 CPU seconds to start.
 

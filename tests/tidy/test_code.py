@@ -19,10 +19,11 @@ from semel.sources import spec as sources
 LINE_CHARS_MAX = 100
 
 CODE = tree.python_files("plugins", "spark_jobs", "dags", "sql", "benchmarks")
-PACKAGE = tree.python_files("plugins/semel")
+PACKAGE = tree.python_files("plugins/semel", "plugins/semel_local")
 MODULES = {tree.module_of(path) for path in PACKAGE}
+PACKAGES = {"semel", "semel_local"}
 
-OUTER = {"airflow", "spark", "cli"}
+OUTER = {"airflow", "spark", "cli", "commands"}
 """Rooms that may import Airflow and Spark in their functions; at their tops only the first two."""
 
 _SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|WITH|MERGE)\s[\s\S]*")
@@ -102,7 +103,7 @@ def imports(path: Path, *, lazy: bool, types: bool = False) -> list[tuple[int, s
 def _imported(module: str, name: str) -> str:
     """The module that `from module import name` imports."""
     inner = f"{module}.{name}"
-    return inner if inner in MODULES or module == "semel" else module
+    return inner if inner in MODULES or module in PACKAGES else module
 
 
 def room(module: str) -> str:
@@ -112,7 +113,7 @@ def room(module: str) -> str:
 
 def arrows(place: Callable[[str], str]) -> dict[str, set[str]]:
     """Which places each place imports, in functions and under TYPE_CHECKING too."""
-    found: dict[str, set[str]] = {place(name): set() for name in MODULES - {"semel"}}
+    found: dict[str, set[str]] = {place(name): set() for name in MODULES - PACKAGES}
     for path in PACKAGE:
         if own := place(tree.module_of(path)):
             names = {place(name) for _, name in imports(path, lazy=True, types=True)}
@@ -203,15 +204,13 @@ def test_a_name_of_a_package_is_its_module() -> None:
     assert not complaints, told(complaints)
 
 
-def test_only_its_commands_know_the_local_stack() -> None:
-    """Whoever has an own Airflow needs no local stack: only its commands and the demo use it."""
-    allowed = ("semel.stack", "semel.demo", "semel.cli.stack", "semel.cli.demo")
+def test_the_library_knows_nothing_of_the_local_stack() -> None:
+    """Whoever has an own Airflow installs semel alone: nothing in it imports `semel_local`."""
     complaints = [
-        f"{tree.shown(path)}:{line}: ask semel.settings; {tree.module_of(path)} is no part of it"
-        for path in PACKAGE
-        if not tree.module_of(path).startswith(allowed)
+        f"{tree.shown(path)}:{line}: {name}; use semel.settings"
+        for path in tree.python_files("plugins/semel")
         for line, name in imports(path, lazy=True)
-        if name.startswith(("semel.stack", "semel.demo"))
+        if name.split(".")[0] == "semel_local"
     ]
     assert not complaints, told(complaints)
 
@@ -221,7 +220,7 @@ def test_the_core_needs_neither_airflow_nor_spark() -> None:
     complaints = []
     for path in PACKAGE:
         own = tree.module_of(path)
-        if room(own) in ("airflow", "spark") or own == "semel.stack.executor":
+        if room(own) in ("airflow", "spark") or own == "semel_local.stack.executor":
             continue
         for line, name in imports(path, lazy=room(own) not in OUTER):
             if name.split(".")[0] in ("airflow", "pyspark"):
@@ -247,7 +246,7 @@ def test_the_stack_s_workers_have_what_its_tasks_import() -> None:
     paths = {tree.module_of(path): path for path in PACKAGE}
     known = next(
         ast.literal_eval(node.value)
-        for node in tree.parsed(paths["semel.stack.executor"]).body
+        for node in tree.parsed(paths["semel_local.stack.executor"]).body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PRELOADED"
     )
 
@@ -291,7 +290,8 @@ def test_nothing_shadows_the_standard_library() -> None:
 def test_airflow_leaves_the_package_alone() -> None:
     """Airflow's plugin loader runs every file below plugins/ that .airflowignore does not name."""
     ignored = (tree.ROOT / "plugins" / ".airflowignore").read_text(encoding="utf-8").split()
-    assert "semel/" in ignored, "plugins/.airflowignore: add the line `semel/`"
+    for package in PACKAGES:
+        assert f"{package}/" in ignored, f"plugins/.airflowignore: add the line `{package}/`"
 
 
 def names_of(path: Path) -> set[str]:

@@ -19,8 +19,8 @@ _OF_DUCKDB = {"audit": "audit", "compare": "differences"}  # These hand names on
 def used() -> dict[tuple[str, str], str]:
     """Every (file, name) that the package asks for, and where."""
     found = {}
-    for path in tree.python_files("plugins/semel"):
-        verb = _OF_DUCKDB.get(path.relative_to(tree.PACKAGE).parts[0])
+    for path in tree.python_files("plugins/semel", "plugins/semel_local"):
+        verb = _OF_DUCKDB.get(path.relative_to(tree.PACKAGE.parent).parts[1])
         for node in ast.walk(tree.parsed(path)):
             if verb and isinstance(node, ast.Constant) and (verb, node.value) in _THERE:
                 found[verb, node.value] = f"{tree.shown(path)}:{node.lineno}"

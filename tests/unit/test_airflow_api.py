@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from semel.demo import airflow_api
-from semel.demo.airflow_api import AirflowApi, Run, TaskState
+from semel_local.demo import airflow_api
+from semel_local.demo.airflow_api import AirflowApi, Run, TaskState
 from semel.errors import TerminalError, UnavailableError
 
 Answer = tuple[int, Any]

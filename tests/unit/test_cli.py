@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import os
 import subprocess
 import sys
 import types
@@ -202,15 +201,15 @@ def test_validate_sees_two_files_of_one_name(tmp_path, capsys):
 def test_every_command_has_an_example(capsys, monkeypatch):
     """Each command that there is shows help with an example and has --json; its text flows."""
     monkeypatch.setenv("COLUMNS", "80")
-    for name in cli.COMMANDS:
-        if cli._function(name):
-            assert cli.main([name, "--help"]) == 0
-            shown = capsys.readouterr().out
-            assert f"semel {name}" in shown.split("Example")[1]
-            assert "--json" in shown
-            told = shown.partition("╭")[0].splitlines()
-            for line, later in itertools.pairwise(one.strip() for one in told):
-                assert not later or not line or len(f"{line} {later.split()[0]}") > 78, line
+    assert {"up", "down", "status", "demo"} <= cli.commands().keys() - cli.COMMANDS.keys()
+    for name in cli.commands():
+        assert cli.main([name, "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert f"semel {name}" in shown.split("Example")[1]
+        assert "--json" in shown
+        told = shown.partition("╭")[0].splitlines()
+        for line, later in itertools.pairwise(one.strip() for one in told):
+            assert not later or not line or len(f"{line} {later.split()[0]}") > 78, line
 
 
 def imported_by(code: str) -> set[str]:
@@ -260,23 +259,6 @@ def test_python_m_semel_is_the_command_line(words, code):
     ]
     module, script = [(end.returncode, end.stdout, end.stderr) for end in outcomes]
     assert module == script and module[0] == code and module[1] + module[2]
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("words", ["up", "down", "status", "demo"])
-def test_without_the_local_stack_its_commands_say_how_to_get_it(words, tmp_path):
-    """Whoever installed semel without its extras is told which one a command needs."""
-    # What is None there cannot be imported: as if it were not installed.
-    code = (
-        "import sys; sys.modules['supervisor'] = None; from semel import cli;"
-        f"sys.exit(cli.main(['{words}']))"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
-        env=os.environ | {"SEMEL_STATE_DIR": str(tmp_path), "SEMEL_DATA_ROOTS": str(tmp_path)},
-    )  # fmt: skip
-    said = "semel: the local stack is not installed\nnext: pip install 'semel[local]'\n"
-    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", said)
 
 
 def test_every_value_has_its_form_in_json():

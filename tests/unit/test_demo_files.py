@@ -7,7 +7,7 @@ import pytest
 
 from semel import pipeline
 from semel.archive import layout
-from semel.demo import lake, queue, stream
+from semel_local.demo import lake, queue, stream
 from semel.pipeline.spec import Spec
 from test_demo import removed
 

@@ -9,9 +9,9 @@ import pytest
 
 from semel import pipeline
 from semel.archive import layout
-from semel.demo import exact, flights, follow, stream
-from semel.demo.airflow_api import Run, TaskState
-from semel.demo.progress import Progress
+from semel_local.demo import exact, flights, follow, stream
+from semel_local.demo.airflow_api import Run, TaskState
+from semel_local.demo.progress import Progress
 from semel.errors import TerminalError, UnavailableError
 from semel.pipeline.spec import Spec
 

@@ -10,8 +10,8 @@ import pytest
 from semel import failpoints, pipeline
 from semel.archive import layout
 from semel.clients.queue import Pulled
-from semel.demo import exact, flights, queue, stream
-from semel.demo.progress import Progress
+from semel_local.demo import exact, flights, queue, stream
+from semel_local.demo.progress import Progress
 from semel.errors import TerminalError
 from semel.pipeline.spec import Spec
 from semel.sources.queue.receive import batch_of

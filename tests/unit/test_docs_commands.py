@@ -6,7 +6,8 @@ import pytest
 import typer
 
 from fixtures.commands.documents import PAGES, ROOT, commands, words_of
-from semel.cli import COMMANDS, app
+from semel import cli
+from semel.cli import app
 
 _UsageError = typer.BadParameter.__base__
 
@@ -17,7 +18,7 @@ def test_each_command_of_a_page_is_one(page: Path) -> None:
     wrong = []
     for line in commands(page):
         _, *words = words_of(line)
-        if len(words) < 2 and (not words or words[0] in COMMANDS or words[0].startswith("-")):
+        if len(words) < 2 and (not words or words[0] in cli.commands() or words[0].startswith("-")):
             continue  # Only its name, in prose.
         command = typer.main.get_command(app).get_command(None, words[0])
         try:

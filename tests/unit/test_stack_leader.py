@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from semel.stack import process
-from semel.stack.leader import Part, Record, end_recorded
+from semel_local.stack import process
+from semel_local.stack.leader import Part, Record, end_recorded
 
 # A main process with a child in a process group of its own, as Airflow's tasks are.
 BRANCHING = """
@@ -33,7 +33,7 @@ time.sleep(60)
 LEAD = """
 import sys
 from pathlib import Path
-from semel.stack import leader
+from semel_local.stack import leader
 leader.START_GRACE_SECONDS = 0.5
 sys.exit(leader.lead(leader.Part.read(Path(sys.argv[1]))))
 """
@@ -185,7 +185,7 @@ def test_a_child_that_ends_as_its_leader_looks_hides_nobody():
     """A leader goes on looking while it has a child: one look may miss what is below."""
     code = """
 import subprocess, sys
-from semel.stack import leader, process
+from semel_local.stack import leader, process
 child = subprocess.Popen(["sleep", "60"])
 seen = process.descendants
 blind = [[]]

@@ -9,6 +9,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 
 import typer
@@ -21,10 +22,6 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 COMMANDS = {
-    "up": "semel.cli.stack:up",
-    "down": "semel.cli.stack:down",
-    "status": "semel.cli.stack:status",
-    "demo": "semel.cli.demo:demo",
     "validate": "semel.cli.validate:validate",
     "new": "semel.cli.new:new",
     "check": "semel.cli.check:check",
@@ -53,9 +50,25 @@ COMMANDS = {
 _UsageError = typer.BadParameter.__base__  # What typer raises for a wrong command line.
 
 
-def _function(name: str) -> Callable[..., None]:
-    """The function of a command."""
-    module, _, function = COMMANDS[name].partition(":")
+@cache
+def _added() -> dict[str, str]:
+    """The commands that installed packages add: entry points of the group `semel.commands`."""
+    from importlib.metadata import entry_points
+
+    return {added.name: added.value for added in entry_points(group="semel.commands")}
+
+
+def commands() -> dict[str, str]:
+    """Each command's function: the library's own, then those that other packages add."""
+    return _added() | COMMANDS
+
+
+def _function(name: str) -> Callable[..., None] | None:
+    """The function of a command; None if there is no such command."""
+    value = COMMANDS.get(name) or _added().get(name)
+    if value is None:
+        return None
+    module, _, function = value.partition(":")
     return getattr(import_module(module), function)
 
 
@@ -63,12 +76,12 @@ class _Commands(TyperGroup):
     """A group that imports a command's module only when the command is called or listed."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(commands())
 
     def get_command(self, ctx: typer.Context, cmd_name: str) -> object | None:
-        if cmd_name not in COMMANDS:
+        if (function := _function(cmd_name)) is None:
             return None
-        single, function = typer.Typer(add_completion=False), _function(cmd_name)
+        single = typer.Typer(add_completion=False)
         # Typer keeps the line breaks of a docstring, which is wider than most terminals.
         paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
         text = "\n\n".join(" ".join(one.split()) for one in paragraphs)
@@ -153,7 +166,7 @@ def _meant(words: list[str], error: SemelError) -> list[str]:
 
 def _help_of(words: list[str]) -> str:
     """The help of the command that was meant, or of all."""
-    return f"semel {words[0]} --help" if words[:1] and words[0] in COMMANDS else "semel --help"
+    return f"semel {words[0]} --help" if words[:1] and words[0] in commands() else "semel --help"
 
 
 def _exit_code(error: SemelError) -> int:

@@ -1,0 +1,139 @@
+"""`semel up | down | status | demo`: what this package adds to the command line of semel."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from semel import console
+from semel_local.stack.states import StackState
+
+
+def up(
+    kafka: Annotated[
+        bool | None,
+        typer.Option(
+            "--kafka/--no-kafka",
+            help="With a Kafka broker too, which Maven fetches, or without. Left out: as before.",
+        ),
+    ] = None,
+    nats: Annotated[
+        bool | None,
+        typer.Option("--nats/--no-nats", help="With a NATS server too, or without, likewise."),
+    ] = None,
+    store: Annotated[
+        bool | None,
+        typer.Option(
+            "--store/--no-store",
+            help="With an object store too, which Go builds, or without, likewise.",
+        ),
+    ] = None,
+    as_json: console.AsJson = False,
+) -> None:
+    """Start PostgreSQL, Spark and Airflow on this machine, and wait until they are healthy.
+
+    What runs already is left alone. State, logs and passwords are below .semel/. Pipelines find
+    the servers by the connections `kafka`, `nats` and `store`.
+
+    Example: semel up
+    """
+    from semel_local import stack
+
+    state = stack.up(echo=console.progress.print, kafka=kafka, nats=nats, store=store)
+    ends = stack.connection()
+    payload = _payload(state) | {
+        "airflow_url": ends.airflow_url,
+        "airflow_user": ends.airflow_user,
+        "airflow_password": ends.airflow_password,
+    }
+
+    def render() -> None:
+        _table(state)
+        login = f"user {ends.airflow_user}, password {ends.airflow_password}"
+        known = login if ends.airflow_user else "with the logins that you have set up"
+        console.result.print(f"Airflow: {ends.airflow_url}, {known}")
+
+    console.emit(payload, as_json=as_json, render=render)
+
+
+def down(as_json: console.AsJson = False) -> None:
+    """Stop everything that `semel up` started. Data, logs and passwords stay.
+
+    Example: semel down
+    """
+    from semel_local import stack
+
+    stack.down(echo=console.progress.print)
+    console.emit({"stopped": True}, as_json=as_json, render=lambda: None)
+
+
+def status(as_json: console.AsJson = False) -> None:
+    """Say of each part how it is, where it answers and where its log is. Exit 1 when one is down.
+
+    Example: semel status --json
+    """
+    from semel_local import stack
+
+    state = stack.status()
+    console.emit(_payload(state), as_json=as_json, render=lambda: _table(state))
+    if not state.healthy:
+        raise typer.Exit(1)
+
+
+def demo(
+    kafka: Annotated[
+        bool, typer.Option("--kafka", help="Through topics of a Kafka broker, not files.")
+    ] = False,
+    queue: Annotated[
+        bool, typer.Option("--queue", help="Through a queue of a NATS server, not files.")
+    ] = False,
+    lake: Annotated[
+        bool, typer.Option("--lake", help="From a bucket of an object store to a Delta table.")
+    ] = False,
+    as_json: console.AsJson = False,
+) -> None:
+    """Land a week of real flights, run it through Airflow, and compare with the known truth.
+
+    Each call lands the next week; a call that failed is taken up again. Two pipelines read it: one
+    writes each flight once, one counts by day into a table; a third one sums up delays by airport
+    from what the first one wrote. With --kafka one follows a topic by
+    its schedule and publishes to another one, and one is backfilled by date. With --queue one
+    receives what a queue delivers more than once. With --lake one reads the objects of a bucket and
+    commits to a Delta table, which DuckDB reads. Exit 1 when a number or an audit is not right.
+
+    Example: semel demo
+    """
+    if kafka + queue + lake > 1:
+        raise typer.BadParameter("give one of --kafka, --queue and --lake")
+    if lake:
+        from semel_local.demo.lake import run_lake
+
+        run_lake(as_json=as_json)
+        return
+    if queue:
+        from semel_local.demo.queue import run_queue
+
+        run_queue(as_json=as_json)
+        return
+    if kafka:
+        from semel_local.demo.stream import run_stream
+
+        run_stream(as_json=as_json)
+        return
+    from semel_local.demo.week import run_week
+
+    run_week(as_json=as_json)
+
+
+def _payload(state: StackState) -> dict[str, Any]:
+    return {"healthy": state.healthy, "parts": [asdict(part) for part in state.parts]}
+
+
+def _table(state: StackState) -> None:
+    # Plain columns: addresses and logs are for copying, so nothing is cut to the terminal's width.
+    for part in state.parts:
+        pid = f"pid {part.pid}" if part.pid else ""
+        columns = f"{part.name:<18}{part.health:<10}{pid:<12}{part.address:<32}{part.log or ''}"
+        print(columns.rstrip())
+        if part.trouble:
+            print(f"{'':<18}{part.trouble}")

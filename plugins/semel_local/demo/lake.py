@@ -1,0 +1,119 @@
+"""`semel demo --lake`: a week of real flights from a bucket to a Delta table, compared with the
+truth.
+
+1. An object store, the stack, and a pipeline over the bucket `lake`.
+2. The days are put into the bucket, an object each.
+3. Airflow runs the pipeline, whose rows come into the table by one commit.
+4. Somebody compacts the table, as tables are kept.
+5. What DuckDB reads of it is held against the flights themselves, and the output is audited.
+"""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from semel import console, settings
+from semel_local import stack
+from semel_local.demo import airflow_api, exact, flights, follow
+from semel_local.demo.progress import Progress, next_week
+from semel_local.demo.stream import declare
+from semel_local.demo.week import show_verdict
+from semel_local.stack import layout
+
+if TYPE_CHECKING:  # DuckDB and the client of the store take a moment to import.
+    from semel.audit import Verdict
+    from semel_local.demo.bucket import Bucket
+
+PIPELINE = "flights_lake"
+
+NAME = "demo-lake"
+"""The name of this demo's file of progress."""
+
+FILE = Path(__file__).parent / "pipelines" / f"{PIPELINE}.yaml"
+"""The pipeline."""
+
+
+def run_lake(*, as_json: bool) -> None:
+    """Put the next week, run the pipeline, compare, audit. typer.Exit(1): one is not right."""
+    from semel import pipeline
+    from semel.audit import audit
+
+    began = time.monotonic()
+    # 1.
+    stack.fetch_server("store", echo=console.say)
+    declare(settings.pipelines_dir(), [FILE])
+    spec = pipeline.find(PIPELINE)
+    week = next_week([spec], [], NAME)
+    stack.up(echo=console.progress.print, store=True)
+    ends, address = stack.connection(), stack.server_address("store")
+    bucket, api = _bucket(address), airflow_api.of_stack(ends)
+    # 2.
+    Progress(week=week, done=False).save(NAME)
+    days = flights.days_of(week)
+    for day in days:
+        lines = flights.lines_of(day)[0]
+        key = f"raw/{flights.file_name(day)}"
+        bucket.put(key, b"".join(line.raw + b"\n" for line in lines))
+        console.say(f"put {spec.source.url.removesuffix('raw')}{key}: {len(lines):,} records")
+    # 3.
+    run_id = f"demo-week-{week:02d}"
+    tasks = follow.run_all(api, [PIPELINE], run_id)
+    Progress(week=week).save(NAME)
+    # 4.
+    table = spec.sink.table
+    merged = bucket.compact(table)
+    console.say(f"compacted {table}: {merged} files became one" if merged else f"{table} is whole")
+    # 5.
+    rows = bucket.rows(table)
+    true = exact.of_weeks(week)
+    found = exact.of_pipeline(spec, rows, exact.true_rows(week))
+    verdict = audit(spec)
+    ok = found == true and verdict.ok
+    payload = {
+        "ok": ok,
+        "week": week,
+        "days": days,
+        "found": found,
+        "truth": true,
+        "files_compacted": merged,
+        "seconds": follow.seconds(tasks[PIPELINE]) | {"all": round(time.monotonic() - began, 1)},
+        "audit": verdict.to_json(),
+        "store": address,
+        "output": table,
+        "airflow": airflow_api.of_run(ends, api, PIPELINE, run_id),
+    }
+    console.emit(payload, as_json=as_json, render=lambda: _show(payload, verdict))
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _bucket(server: str) -> "Bucket":
+    from semel_local.demo.bucket import Bucket
+
+    return Bucket(server, layout.secret("store_password"))
+
+
+def _show(payload: dict[str, Any], verdict: "Verdict") -> None:
+    show, true = console.result.print, payload["truth"]
+    show()
+    show(exact.table(exact.weeks_told(payload["week"]), {PIPELINE: payload["found"]}, true))
+    show(follow.seconds_told(payload["seconds"]))
+    show_verdict(PIPELINE, verdict)
+    show()
+    if payload["ok"]:
+        show(
+            f"Exact. The bucket has {true['messages_read']:,} records of {true['new']:,} flights: "
+            f"{true['repeats']:,} that the producer sent again, and {true['quarantined']:,} that\n"
+            f"cannot be read. Each flight, with all its values, is once in the Delta table "
+            f"{payload['output']}, as DuckDB reads it.",
+            markup=False,
+        )
+    else:
+        show("THIS IS NOT THE KNOWN TRUTH: this is a defect of semel")
+    airflow = payload["airflow"]
+    show(airflow_api.login_told(airflow))
+    show(f"this run and its logs: {airflow['run']}")
+    password = layout.secret_file("store_password")
+    show(f"the store: http://{payload['store']}, S3's protocol, user semel, password in {password}")

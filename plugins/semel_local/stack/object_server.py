@@ -1,0 +1,105 @@
+"""The stack's object store: a server of S3's protocol, its bucket, its command line and its health.
+
+It is a part of the stack once somebody has asked for it: versitygw, one program, which Go builds
+once. An object is a file below `.semel/store/data`, and what it has acknowledged outlives SIGKILL.
+"""
+
+import json
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from signal import SIGTERM
+
+from semel import settings
+from semel_local.stack import golang, layout
+from semel_local.stack.layout import Echo
+from semel_local.stack.leader import Part
+
+NAME = "store"
+"""Of the part, and of the connection that leads to it."""
+
+VARIABLE = settings.connection_variable(NAME)
+
+PORTS = (NAME,)
+"""The name in stack.json of its port."""
+
+WHAT = "the object store"
+
+MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+
+BUCKET = "lake"
+"""A folder of the data is a bucket. This one is made."""
+
+USER, REGION = "semel", "us-east-1"
+
+STOP_SECONDS = 15
+"""Time to end by SIGTERM before it is killed."""
+
+ANSWER_SECONDS = 2
+"""How long it may take to say that it is well."""
+
+_HEALTH = "/health"
+
+
+def fetch(echo: Echo) -> None:
+    """Build its program, unless it is there.
+
+    TerminalError: Go is missing. UnavailableError: Go could not build it.
+    """
+    if not _program().exists():
+        echo("store: Go builds versitygw, a server of S3's protocol, once: some two minutes")
+        golang.built(MODULE, layout.folder(NAME))
+
+
+def part() -> Part:
+    """How supervisor runs it. Its port is in a file, so a new one is no other part."""
+    run = 'exec "$0" --port "$(cat "$1")" --health "$2" posix --sidecar "$4" "$3"'
+    own = (_program(), _address(), _HEALTH, _folder("data"), _folder("attributes"))
+    return Part(
+        name=NAME,
+        command=["/bin/sh", "-c", run, *map(str, own)],
+        env={"ROOT_ACCESS_KEY": USER, "ROOT_SECRET_KEY": layout.secret("store_password")},
+        directory=str(layout.folder(NAME)),
+        log=str(layout.folder("log") / "store.log"),
+        record=str(layout.folder("supervisor") / "store.record"),
+        user=None,
+        stop_signal=SIGTERM,
+        stop_seconds=STOP_SECONDS,
+    )
+
+
+def prepare(ports: Mapping[str, int]) -> None:
+    """Write down its port, and make its bucket."""
+    layout.write_private(_address(), layout.address(ports[NAME]))
+    (_folder("data") / BUCKET).mkdir(exist_ok=True)
+
+
+def connection(port: int) -> str:
+    """The Airflow connection to it, as JSON."""
+    extra = {"region_name": REGION, "endpoint_url": f"http://{layout.address(port)}"}
+    password = layout.secret("store_password")
+    return json.dumps({"conn_type": "aws", "login": USER, "password": password, "extra": extra})
+
+
+def trouble(port: int) -> str:
+    """Why it does not answer on a port of loopback; empty when it does."""
+    if layout.port_is_free(port):
+        return f"nothing listens on {layout.address(port)}"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://{layout.address(port)}{_HEALTH}", timeout=ANSWER_SECONDS):
+            return ""
+    except (OSError, ValueError) as error:
+        return str(error)
+
+
+def _program() -> Path:
+    return golang.place(MODULE, layout.folder(NAME))
+
+
+def _address() -> Path:
+    return layout.folder(NAME) / "address"
+
+
+def _folder(name: str) -> Path:
+    return layout.folder(NAME, name)
