@@ -4,12 +4,14 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import subprocess
 import sys
 import types
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 import typer
@@ -41,6 +43,16 @@ def command(monkeypatch):
 
 def raising(error):
     def body(as_json):
+        raise error
+
+    return body
+
+
+def raising_any(error):
+    def body(
+        pipeline: Annotated[str, typer.Argument()], as_json: console.AsJson = False
+    ) -> None:
+        """Fail."""
         raise error
 
     return body
@@ -80,6 +92,41 @@ def test_an_interrupt_is_130(command, words):
     """Ctrl-C ends with the shell's code for it, with and without --json."""
     command(raising(KeyboardInterrupt()))
     assert cli.main(words) == 130
+
+
+def test_an_interrupted_command_that_goes_on_is_named(command, monkeypatch, capsys):
+    """After Ctrl-C in a batch the last line is the command that goes on with it; else none is."""
+    monkeypatch.setitem(cli.COMMANDS, "run", cli.COMMANDS["batches"])
+    monkeypatch.setattr("semel.cli.look.batches", raising_any(KeyboardInterrupt()))
+    assert cli.main(["run", "flights"]) == cli.main(["batches", "flights"]) == 130
+    run, step, batches = capsys.readouterr().err.splitlines()
+    assert (run, step) == (
+        "semel: interrupted; what is done stays, and the same command goes on from there",
+        "next: semel run flights",
+    )
+    assert batches == "semel: interrupted"
+    assert cli.main(["run", "flights", "--json"]) == 130
+    assert json.loads(capsys.readouterr().out)["next"] == "semel run flights --json"
+
+
+def test_a_command_of_a_similar_name(capsys):
+    """A misspelled command names the one that was meant, and the whole line with it."""
+    assert cli.main(["btaches", "it's"]) == 2
+    shown = capsys.readouterr().err
+    assert "Did you mean 'batches'?" in shown
+    assert shown.splitlines()[-1] == """next: semel batches 'it'"'"'s'"""
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"), [("semel ba", "batches"), ("semel run --req", "--request")]
+)
+def test_a_shell_completes_commands_and_options(typed, offered):
+    """Typer's own completion knows the commands, which are imported only when they are called."""
+    given = {"_SEMEL_COMPLETE": "complete_bash", "COMP_WORDS": typed}
+    given["COMP_CWORD"] = str(typed.count(" "))
+    semel = [sys.executable, "-c", "from semel.cli import main; main([])"]
+    done = subprocess.run(semel, env=os.environ | given, capture_output=True, text=True)
+    assert done.stdout.split() == [offered], done.stderr
 
 
 @pytest.mark.parametrize("words", [["probe"], ["probe", "--json"]])

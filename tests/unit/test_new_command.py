@@ -276,8 +276,12 @@ def test_many_samples(bench: Workbench) -> None:
     assert f"{NEW_FILES_READ_MAX} of 200 files" in yaml_of(made, tried, found)
 
 
-def terminal(bench: Workbench, words: list[str], answers: list[str]) -> tuple[int, str]:
-    """The exit code and the screen of a command on a terminal, where these answers are typed."""
+def terminal(
+    bench: Workbench, words: list[str], answers: list[str], *, stop_at: bytes | None = None
+) -> tuple[int, str]:
+    """The exit code and the screen of a command on a terminal, where these answers are typed.
+    `stop_at`: Ctrl-C is typed when that is on the screen.
+    """
     child, screen = pty.fork()
     if not child:
         os.environ["TERM"] = "dumb"
@@ -292,6 +296,9 @@ def terminal(bench: Workbench, words: list[str], answers: list[str]) -> tuple[in
         if not piece:
             break
         shown += piece
+        if stop_at is not None and stop_at in shown:
+            os.write(screen, b"\x03")
+            stop_at = None
     _, status = os.waitpid(child, 0)
     os.close(screen)
     return os.waitstatus_to_exitcode(status), shown.decode()
@@ -306,6 +313,14 @@ def test_guesses_are_the_answers_on_a_terminal(bench: Workbench, orders: Path) -
     assert code == 0, screen
     assert (bench.pipelines / "orders.yaml").read_text() == silent
     assert "[in/orders-*.csv]" in screen and "[orders-%Y-%m-%d.csv]" in screen
+
+
+def test_ctrl_c_at_a_question(bench: Workbench, orders: Path) -> None:
+    """It stops the command with the shell's code for it, and nothing is written."""
+    code, screen = terminal(bench, ["new", "orders", str(orders)], [], stop_at=b"[in/")
+    assert code == 130, screen
+    assert "A question was open, so nothing was done." in screen
+    assert not list(bench.pipelines.iterdir())
 
 
 @pytest.mark.rest

@@ -9,8 +9,10 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -20,6 +22,7 @@ from semel.errors import Doing, SemelError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 COMMANDS = {
     "validate": "semel.cli.validate:validate",
@@ -46,6 +49,9 @@ COMMANDS = {
     "collect": "semel.cli.change:collect",
 }
 """Each command's function, in the order of the help. Imported only when called or listed."""
+
+_GO_ON = ("run", "replay", "adopt", "exact", "collect", "demo", "up")
+"""Commands that go on where they stopped, when the same one runs again."""
 
 _UsageError = typer.BadParameter.__base__  # What typer raises for a wrong command line.
 
@@ -75,6 +81,19 @@ def _function(name: str) -> Callable[..., None] | None:
 class _Commands(TyperGroup):
     """A group that imports a command's module only when the command is called or listed."""
 
+    def __init__(self, **given: Any) -> None:
+        # Typer looks for similar names among the keys, and takes no command from here.
+        super().__init__(**given | {"commands": dict.fromkeys(commands())})
+
+    def invoke(self, ctx: typer.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except typer.Abort as stop:
+            if isinstance(stop.__context__, KeyboardInterrupt):
+                console.say("A question was open, so nothing was done.")
+                raise KeyboardInterrupt from None
+            raise
+
     def list_commands(self, ctx: typer.Context) -> list[str]:
         return list(commands())
 
@@ -89,7 +108,7 @@ class _Commands(TyperGroup):
         return typer.main.get_command(single)
 
 
-app = typer.Typer(cls=_Commands, add_completion=False, no_args_is_help=True)
+app = typer.Typer(cls=_Commands, no_args_is_help=True)
 
 
 def _show_version(wanted: bool) -> None:
@@ -119,8 +138,12 @@ def main(arguments: list[str] | None = None) -> int:
         code = typer.main.get_command(app).main(
             args=words, prog_name="semel", standalone_mode=not as_json
         )
+        if code == EXIT_INTERRUPTED:
+            _interrupted(words, as_json=as_json)
         return code if isinstance(code, int) else 0
     except SystemExit as end:
+        if end.code == EXIT_INTERRUPTED:
+            _interrupted(words, as_json=as_json)
         if end.code == EXIT_USAGE:  # Typer has printed what is wrong.
             print(f"next: {_help_of(words)}", file=sys.stderr)
         return end.code if isinstance(end.code, int) else EXIT_FAILED
@@ -135,8 +158,17 @@ def main(arguments: list[str] | None = None) -> int:
         if not as_json:
             traceback.print_exc()
         message = f"unexpected {type(error).__name__}: {error}; this is a defect of semel"
-        console.fail(error, message, _doing(words).again, as_json=as_json)
+        console.fail(error, message, "", as_json=as_json)  # The same would most likely fail again.
         return EXIT_FAILED
+
+
+def _interrupted(words: list[str], *, as_json: bool) -> None:
+    """Say that Ctrl-C ended a command, and how one that stopped in its middle goes on."""
+    message, step = "interrupted", ""
+    if words[:1] and words[0] in _GO_ON:
+        message = "interrupted; what is done stays, and the same command goes on from there"
+        step = _doing(words).again
+    console.fail(KeyboardInterrupt(), message, step, as_json=as_json)
 
 
 def _doing(words: list[str]) -> Doing:
@@ -165,8 +197,15 @@ def _meant(words: list[str], error: SemelError) -> list[str]:
 
 
 def _help_of(words: list[str]) -> str:
-    """The help of the command that was meant, or of all."""
-    return f"semel {words[0]} --help" if words[:1] and words[0] in commands() else "semel --help"
+    """The line with the command that was meant, if one has a similar name; else the help of the
+    command, or of all.
+    """
+    name = words[0] if words else ""
+    if name not in commands() and (close := get_close_matches(name, commands(), n=1)):
+        from semel.sources import quoted
+
+        return " ".join(["semel", close[0], *map(quoted, words[1:])])
+    return f"semel {name} --help" if name in commands() else "semel --help"
 
 
 def _exit_code(error: SemelError) -> int:

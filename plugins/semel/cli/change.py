@@ -222,7 +222,7 @@ def collect(
     from semel import pipeline as pipelines
     from semel.collect import collect as collect_one
     from semel.declare.yaml import declared_name
-    from semel.errors import SemelError, TerminalError
+    from semel.errors import NO_STEP, SemelError, TerminalError
     from semel.ledger import Ledger
     from semel.reports import summary
 
@@ -238,7 +238,7 @@ def collect(
                 if not isinstance(error, SemelError):
                     traceback.print_exc()
                     what = f"unexpected {type(error).__name__}: {error}; this is a defect of semel"
-                    error = TerminalError(what)
+                    error = TerminalError(what, next=NO_STEP)
                 failed.append((name, error))
     done = [one for one in done if one is not None]
 

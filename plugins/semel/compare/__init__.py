@@ -31,7 +31,7 @@ from semel.compare.outputs import Output, Outputs, Row
 from semel.compare.path import batch_path, scratch_folder
 from semel.compare.which import Chosen, choose, find_source
 from semel.declare.wording import count
-from semel.errors import TerminalError
+from semel.errors import NO_STEP, TerminalError
 from semel.formats.output import columns_in_files
 from semel.ledger import Ledger
 from semel.model.batch import Log
@@ -135,7 +135,8 @@ class _Compare:
             apart = ", ".join(sorted(repr(name) for name in names[0] ^ names[1]))
             raise TerminalError(
                 f"{self._chosen.spec.name} and {other.spec.name} do not have the same columns: "
-                f"only one of them has {apart}; compare pipelines that should give the same rows"
+                f"only one of them has {apart}; compare pipelines that should give the same rows",
+                next=NO_STEP,
             )
         self._told &= other.spec.limits.log_samples
         self._declared.append(other.spec)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from semel import pipeline, settings
 from semel.declare import yaml as spec_yaml
-from semel.errors import SpecError, TerminalError
+from semel.errors import NO_STEP, SpecError, TerminalError
 from semel.pipeline.spec import Spec
 
 
@@ -20,7 +20,7 @@ def target_of(name: str) -> Path:
     folder of pipelines is not there.
     """
     if why := _name_problem(name):
-        raise SpecError(f"{ascii(name)} is no name for a pipeline: {why}")
+        raise SpecError(f"{ascii(name)} is no name for a pipeline: {why}", next=NO_STEP)
     folder = settings.pipelines_dir()
     if not folder.is_dir():
         raise TerminalError(
@@ -52,12 +52,12 @@ def write(path: Path, text: str) -> Spec:
             with suppress(SpecError):
                 others[other] = pipeline.load(other)
         if clashes := pipeline.clashes(others | {made: spec}):
-            raise SpecError("\n".join(clashes))
+            raise SpecError("\n".join(clashes), next=NO_STEP)
         os.link(made, path)
     except FileExistsError as error:
         raise _taken(path.stem, path) from error
     except SpecError as error:
-        raise SpecError(str(error).replace(str(made), str(path))) from error
+        raise SpecError(str(error).replace(str(made), str(path)), next=NO_STEP) from error
     except OSError as error:
         raise TerminalError(f"{path} cannot be written: {error.strerror}") from error
     finally:

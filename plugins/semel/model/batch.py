@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any, Self
 
-from semel.errors import TerminalError
+from semel.errors import NO_STEP, TerminalError
 
 KEYS_COUNTED_MAX = 100
 """Ignored keys that a batch counts, the most frequent ones: a map may have keys without end."""
@@ -186,10 +186,12 @@ def numbers(text: str) -> tuple[int, int]:
     """The first and last batch that a text names. TerminalError: it names none."""
     given = re.fullmatch(RANGE, text)
     if not given:
-        raise TerminalError(f"{text!r} names no batches: give one number, or two as in 17..23")
+        raise TerminalError(
+            f"{text!r} names no batches: give one number, or two as in 17..23", next=NO_STEP
+        )
     first, last = int(given[1]), int(given[2] or given[1])
     if first > last:
-        raise TerminalError(f"{text}: the first number is the larger one")
+        raise TerminalError(f"{text}: the first number is the larger one", next=NO_STEP)
     return first, last
 
 

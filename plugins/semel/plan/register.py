@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from semel import failpoints
 from semel.archive import layout, owned
-from semel.errors import TerminalError
+from semel.errors import NO_STEP, TerminalError
 from semel.ledger import Ledger, change, pipelines, row, transition
 from semel.model.batch import Pipeline
 from semel.pipeline import identity
@@ -37,7 +37,7 @@ def registering(ledger: Ledger, spec: Spec) -> Iterator[tuple[sa.Connection, Pip
         if found is None or _place(found) != (address, kept):  # Otherwise it owns its place.
             owner = pipelines.owner(connection, address, kept)
             if owner is not None and owner.name != spec.name:
-                raise TerminalError(_owned(spec, owner, address, kept))
+                raise _owned(spec, owner, address, kept)
             # Keeps H3.
             if found is not None and spec.sink_path() is None and found.sink_address != address:
                 raise elsewhere(spec, found.sink_address, address)
@@ -62,13 +62,14 @@ def _archive(spec: Spec, found: Pipeline | None, address: str) -> Path:
     return layout.of(spec)
 
 
-def _owned(spec: Spec, owner: Pipeline, address: str, kept: str) -> str:
+def _owned(spec: Spec, owner: Pipeline, address: str, kept: str) -> TerminalError:
     if owner.sink_address == address:
-        return (
+        return TerminalError(
             f"the sink {address} belongs to pipeline {owner.name!r}, and {spec.name!r} would "
-            "write its records there again; keep the old name, or give this one its own sink"
+            "write its records there again; keep the old name, or give this one its own sink",
+            next=NO_STEP,  # A command has the old name, or the new one.
         )
-    return (
+    return TerminalError(
         f"the archive {kept} belongs to pipeline {owner.name!r}; give {spec.name!r} one of its "
         "own by sink.archive, or another sink.path"
     )

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
-from semel.errors import CorruptionError, TerminalError
+from semel.errors import NO_STEP, CorruptionError, TerminalError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -257,7 +257,8 @@ class Sink(ABC):
         """
         raise TerminalError(
             f"the sink of batch {won.batch_id}, {self.address}, refuses no row; run finalize "
-            "again, it says what is wrong"
+            "again, it says what is wrong",
+            next=f"semel show {won.batch_id}",
         )
 
     def marked(self, won: Won, marker: Path) -> None:  # noqa: ARG002
@@ -302,7 +303,12 @@ class Sink(ABC):
 
         RetryableError: it does not answer. TerminalError: it merges none.
         """
-        raise TerminalError(f"{self.address} has no view that merges the rows of windows")
+        raise self._no_view()
+
+    def _no_view(self) -> TerminalError:
+        return TerminalError(
+            f"{self.address} has no view that merges the rows of windows", next=NO_STEP
+        )
 
     def unmerged(self) -> int:
         """How many partial rows readers of the merged rows do not see. By the audit."""
@@ -310,7 +316,7 @@ class Sink(ABC):
 
     def query(self) -> str:
         """A statement that reads the same. For a person. TerminalError as before."""
-        raise TerminalError(f"{self.address} has no view that merges the rows of windows")
+        raise self._no_view()
 
     @abstractmethod
     def rows(self, marker: "Published", *, strays: bool = False) -> "Iterator[pa.Table]":

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import xxhash
 
-from semel.errors import TerminalError
+from semel.errors import NO_STEP, TerminalError
 from semel.model.batch import Counts
 from semel.storage import write_new
 
@@ -110,7 +110,8 @@ def days_of(week: int) -> list[date]:
     if not 1 <= week <= WEEKS:
         raise TerminalError(
             f"the flights of 2013 fill {WEEKS} weeks, and there is no week {week}; "
-            "`make reset` forgets the demo, and it starts again with week 1"
+            "`make reset` forgets the demo, and it starts again with week 1",
+            next=NO_STEP,
         )
     first = FIRST_DAY + timedelta(days=DAYS_PER_WEEK * (week - 1))
     days = [first + timedelta(days=n) for n in range(DAYS_PER_WEEK)]

@@ -22,7 +22,7 @@ from semel.airflow.page import shown, text
 from semel.airflow.page.looks import Looks
 from semel.airflow.page.shown import PAGE_LINES
 from semel.declare.wording import size
-from semel.errors import LimitError, SemelError
+from semel.errors import NO_STEP, LimitError, SemelError
 from semel.ledger import Ledger, pipelines
 from semel.model.batch import dag_run_of
 from semel.pipeline.spec import Spec
@@ -150,7 +150,9 @@ def day(given: str) -> date | None:
     try:
         return date.fromisoformat(given) if given else None
     except ValueError as error:
-        raise LimitError(f"{given} is not a day; write it as 2026-11-21") from error
+        raise LimitError(
+            f"{given} is not a day; write it as 2026-11-21", next=NO_STEP
+        ) from error
 
 
 def span(start: datetime, end: datetime) -> tuple[datetime, datetime]:

@@ -26,7 +26,14 @@ from semel.archive.marker import Marker, markers_in
 from semel.archive.traces import Traces
 from semel.catalog.runs import ensure_segment, last_time
 from semel.declare.wording import count, named
-from semel.errors import AGAIN, CorruptionError, RetryableError, StateError, TerminalError
+from semel.errors import (
+    AGAIN,
+    NO_STEP,
+    CorruptionError,
+    RetryableError,
+    StateError,
+    TerminalError,
+)
 from semel.ledger import Ledger, change, pipelines, row, rows
 from semel.model.batch import Log
 from semel.model.buckets import Buckets, union
@@ -132,7 +139,8 @@ def _adopt(
     if there == Traces() and not landed:
         raise StateError(
             f"{target.address} and {kept} hold nothing of semel, so there is nothing to adopt; "
-            f"run {spec.name}"
+            f"run {spec.name}",
+            next=f"semel run {spec.name}",
         )
     _check(spec, kept, found)
     batches = histories(found)
@@ -215,7 +223,8 @@ def _known(
                 return None
             raise TerminalError(
                 f"the sink {address} belongs to pipeline {owner.name!r} in this ledger; "
-                f"{spec.name!r} cannot take over its batches"
+                f"{spec.name!r} cannot take over its batches",
+                next=NO_STEP,
             )
         unknown = owned.not_of(connection, pipeline.pipeline_id, spec.name, found)
     if not unknown:
@@ -238,7 +247,8 @@ def _check(spec: Spec, kept: Path, found: list[Marker]) -> None:
     if foreign := [marker for marker in found if marker.pipeline != spec.name]:
         raise TerminalError(
             f"{kept} holds {_named(foreign)} of pipeline {foreign[0].pipeline!r}; "
-            f"{spec.name!r} cannot take them over: give the pipeline its old name"
+            f"{spec.name!r} cannot take them over: give the pipeline its old name",
+            next=f"semel adopt {foreign[0].pipeline}",
         )
     for one, other in pairwise(found):
         if one.commit_seq == other.commit_seq or one.bucket_seconds != other.bucket_seconds:

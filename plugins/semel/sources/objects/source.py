@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from semel.clients.objects import Store
 from semel.clients.objects.file import ObjectFile
 from semel.declare.context import Context
-from semel.errors import AGAIN, ChangedError, LimitError, SourceError
+from semel.errors import ChangedError, LimitError, SourceError
 from semel.formats import declared as formats
 from semel.formats.table import source_format
 from semel.model.batch import Claim
@@ -160,8 +160,7 @@ class Objects(SealedSource):
                 raise
             raise ChangedError(
                 f"{name!r} cannot be read: {_SLASH}. Nothing of the batch was read. Plan again: it "
-                f"refuses {name!r}, and takes the others",
-                next=AGAIN,
+                f"refuses {name!r}, and takes the others"
             ) from None
 
     # Keeps OB15.
