@@ -83,7 +83,7 @@ class _Commands(TyperGroup):
 
     def __init__(self, **given: Any) -> None:
         # Typer looks for similar names among the keys, and takes no command from here.
-        super().__init__(**given | {"commands": dict.fromkeys(commands())})
+        super().__init__(**given | {"commands": dict.fromkeys(COMMANDS)})
 
     def invoke(self, ctx: typer.Context) -> object:
         try:
@@ -99,6 +99,7 @@ class _Commands(TyperGroup):
 
     def get_command(self, ctx: typer.Context, cmd_name: str) -> object | None:
         if (function := _function(cmd_name)) is None:
+            self.commands.update(dict.fromkeys(_added()))
             return None
         single = typer.Typer(add_completion=False)
         # Typer keeps the line breaks of a docstring, which is wider than most terminals.

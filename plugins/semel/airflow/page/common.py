@@ -172,7 +172,7 @@ def own(request: Request) -> str:
 def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
     """A page of a template."""
     above = own(request).removesuffix(PREFIX)
-    values = {"name": None, **values}
+    values = {"name": None, "route": getattr(request.scope.get("route"), "path", ""), **values}
     html = _templates().get_template(template).render(
         above=above, own=above + PREFIX, now=datetime.now(UTC), **values
     )

@@ -1,0 +1,35 @@
+// The pages follow Airflow's switch of colours. In a tab of Airflow, a link to Airflow moves the
+// outer page, and the outer page's address names the page within, so that it can be sent.
+const paint = () => { document.documentElement.dataset.theme = localStorage.theme ?? ""; };
+paint();
+addEventListener("storage", paint);
+
+const own = new URL(".", document.currentScript.src).pathname;
+const isOwn = (url) => url.origin === location.origin && url.pathname.startsWith(own);
+
+const writeAddress = () => {
+  const atHome = frameElement.src === location.href;
+  const hash = atHome ? "" : "#" + location.href.slice(location.origin.length);
+  const { pathname, search } = parent.location;
+  parent.history.replaceState(parent.history.state, "", pathname + search + hash);
+};
+
+const moveAirflow = (event) => {
+  const link = event.target.closest("a[href]");
+  const isPlain = !event.button && !(event.ctrlKey || event.metaKey || event.shiftKey);
+  if (!link || !isPlain || link.origin !== location.origin || isOwn(link)) return;
+  event.preventDefault();
+  parent.history.pushState(null, "", link.href);
+  parent.dispatchEvent(new PopStateEvent("popstate"));
+};
+
+if (parent !== self) {
+  const named = parent.location.hash.slice(1);
+  const wanted = new URL(named.startsWith(own) ? named : location.href, location);
+  const isFirst = !("semel" in frameElement.dataset); // Later pages of the frame name themselves.
+  frameElement.dataset.semel = "";
+  if (isFirst && isOwn(wanted) && wanted.href !== location.href) location.replace(wanted);
+  else writeAddress();
+  addEventListener("hashchange", writeAddress);
+  addEventListener("click", moveAirflow);
+}
