@@ -8,6 +8,9 @@ import json
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from semel.errors import NO_STEP, TerminalError, UnavailableError
@@ -137,11 +140,34 @@ def data_roots() -> list[Path]:
     return [Path(root).resolve() for root in roots if root]
 
 
+_resolved: ContextVar[dict[str, Path] | None] = ContextVar("resolved", default=None)
+
+
+@contextmanager
+def resolving_once() -> Iterator[None]:
+    """Within it, `allowed` resolves each path once: symlinks cost some 20 system calls each."""
+    token = _resolved.set({})
+    try:
+        yield
+    finally:
+        _resolved.reset(token)
+
+
 def allowed(path: str | os.PathLike, key: str) -> Path:
     """The absolute form of a declared path. TerminalError when it leaves the data roots.
 
     `key` is the declaration that the error names (`source.path`).
     """
+    resolved = _resolved.get()
+    if resolved is None:
+        return _allowed(path, key)
+    text = os.fspath(path)
+    if text not in resolved:
+        resolved[text] = _allowed(path, key)
+    return resolved[text]
+
+
+def _allowed(path: str | os.PathLike, key: str) -> Path:
     roots = data_roots()
     resolved = Path(os.path.realpath(roots[0] / path))
     if not any(resolved.is_relative_to(root) for root in roots):

@@ -5,7 +5,8 @@
 -- the same cells, and the sums of the whole group. Where a pipeline has no intervals, a batch stands
 -- at the time of its commit, and before that at the time of its plan. A replay stands in no cell: its
 -- batch has the account of the newest output, and names who made that, and who is at work on another.
--- An admission stands in the interval of the batch whose dead letters it judges.
+-- An admission stands in the interval of the batch whose dead letters it judges. `failed`: its
+-- attempts are lost, or the last one's worker has died.
 WITH found AS (
     (SELECT batch_id, request_key, status, interval_start, interval_end, seen_at, committed_at,
             interval_start AS since, interval_end AS until
@@ -37,6 +38,13 @@ WITH found AS (
     SELECT f.*, f.status IN ('planned', 'committed') AS is_open,
            GREATEST(f.seen_at, f.committed_at)
                < clock_timestamp() - make_interval(secs => :orphan_seconds) AS silent,
+           f.status = 'planned'
+               AND EXISTS (SELECT FROM semel.attempt AS a WHERE a.batch_id = f.batch_id)
+               AND NOT EXISTS (
+                   SELECT FROM semel.attempt AS a
+                   WHERE a.batch_id = f.batch_id
+                     AND (a.status = 'staged' OR a.status = 'running' AND f.seen_at
+                          > clock_timestamp() - make_interval(secs => :silent_seconds))) AS failed,
            width_bucket(f.since, CAST(:edges AS timestamptz[])) AS cell_first,
            width_bucket(f.until - interval '1 microsecond', CAST(:edges AS timestamptz[]))
                AS cell_last,
@@ -61,6 +69,7 @@ WITH found AS (
            count(*) OVER cells AS batches, count(records_read) OVER cells AS counted,
            count(*) FILTER (WHERE status = 'finalized') OVER cells AS finalized,
            count(*) FILTER (WHERE is_open) OVER cells AS open,
+           count(*) FILTER (WHERE failed) OVER cells AS failed_count,
            count(*) FILTER (WHERE is_open AND silent) OVER cells AS silent_count,
            count(*) FILTER (WHERE status = 'planned' AND silent) OVER cells AS stuck,
            {CAST(sum(<count>) OVER cells AS bigint) AS sum_<count>},

@@ -354,7 +354,7 @@ OF_SECONDS: dict[str, Removal] = {
         "sources.queue.receive:_Receiver._take", "self.about.ordered or not len(found)", new="False"
     ),
     "two pipelines have no queue in common":
-        code("pipeline:clashes", "spec.source.drained & other.source.drained", new="()"),
+        code("pipeline:_clashes", "own.drained & other.drained", new="()"),
     "check refuses a horizon that is too short":
         code("sources.queue.probe:of_service", "horizon < kept + _BEYOND"),
     "pipeline lock": sql("pipelines.lock", "FOR NO KEY UPDATE"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.batches.account import run
+from fixtures.batches.account import add_attempt, run, sql
 from fixtures.batches.history import add_history
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
@@ -15,8 +15,8 @@ from semel.errors import SpecError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.plan import plan
-from semel.reports.days import DAYS_BATCHES_NAMED, Days, Sight, State, days
-from semel.reports.gaps import gaps_beside
+from semel.reports.days import DAYS_BATCHES_NAMED, Days, days
+from semel.reports.progress import Sight, State
 
 BY_DAY = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl", "on_refused": "warn"}
 DAY = timedelta(days=1)
@@ -32,8 +32,7 @@ def interval(first: int, last: int | None = None) -> tuple[datetime, datetime]:
 
 
 def asked(ledger: Ledger, spec: Spec, *, look: bool = True, **options: object) -> Days:
-    found, shown = gaps_beside(ledger, spec)
-    sight = Sight(gaps=found, found=shown) if look else None
+    sight = Sight.of(ledger, spec) if look else None
     return days(ledger, spec, sight, **{"now": NOW, **options})
 
 
@@ -80,6 +79,23 @@ def test_each_day_has_its_state(week: Spec, ledger: Ledger) -> None:
     assert second.command == "semel run events --interval 2026-11-02 2026-11-03"
     assert fourth.command == "semel run events --interval 2026-11-04 2026-11-05"
     assert {cell.command for cell in answer.days} - {second.command, fourth.command} == {None}
+
+
+@pytest.mark.parametrize("died", [False, True], ids=["lost", "killed"])
+def test_a_batch_without_an_attempt_at_work_has_failed(
+    week: Spec, ledger: Ledger, died: bool
+) -> None:
+    """Its attempt is lost, or its worker shows no sign of life: the day says so at once, and not
+    after an hour; the next attempt is at work again.
+    """
+    add_attempt(ledger, 3, "running" if died else "lost")
+    if died:
+        sql(ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '1 minute'")
+    assert states(asked(ledger, week))[3] is State.FAILED
+    assert states(asked(ledger, week, look=False))[3] is State.FAILED
+    add_attempt(ledger, 3, "running")
+    sql(ledger, "UPDATE semel.batch SET seen_at = clock_timestamp() WHERE batch_id = 3")
+    assert states(asked(ledger, week))[3] is State.IN_WORK
 
 
 def test_the_ledger_alone_claims_nothing_of_the_source(week: Spec, ledger: Ledger) -> None:

@@ -7,7 +7,7 @@ from fixtures.batches.account import run
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from semel.ledger import Ledger
-from semel.reports.days import State
+from semel.reports.progress import State
 from test_days import BY_DAY, asked, interval, land, states
 
 

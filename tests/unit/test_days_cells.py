@@ -7,8 +7,8 @@ import pytest
 
 from semel.errors import LimitError
 from semel.model.batch import dag_run_of
-from semel.reports.days import Facts, State, judge
 from semel.reports.intervals import DAYS_MAX, cells_of
+from semel.reports.progress import Facts, State, judge
 
 C, P, U, W = State.COMPLETE, State.PARTLY, State.UNCLAIMED, State.WAITING
 D, N, B = State.DONE, State.NOTHING, State.NO_BATCH
@@ -26,21 +26,23 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize("bits", list(product([False, True], repeat=7)))
+@pytest.mark.parametrize("bits", list(product([False, True], repeat=8)))
 def test_the_state_of_every_cell(bits: tuple[bool, ...]) -> None:
-    """Each of the 128 sets of facts has its state: a refused file counts before an open batch, and
-    that before what is decided by the table.
+    """Each of the 256 sets of facts has its state: a refused file counts before a failed batch, that
+    before an open one, and that before what is decided by the table.
     """
-    refused, is_open, looked, between, *rest = bits
+    refused, failed, is_open, looked, between, *rest = bits
     unclaimed, waiting, done = rest
     found = judge(
         Facts(
-            looked=looked, refused=refused, open=is_open, unclaimed=unclaimed, waiting=waiting,
-            done=done, between=between,
+            looked=looked, refused=refused, failed=failed, open=is_open, unclaimed=unclaimed,
+            waiting=waiting, done=done, between=between,
         )  # fmt: skip
     )
     if refused:
         assert found is State.REFUSED
+    elif failed:
+        assert found is State.FAILED
     elif is_open:
         assert found is State.IN_WORK
     elif looked and between and not any(rest):

@@ -6,8 +6,8 @@ import pytest
 
 from semel.airflow.page.looks import Looks
 from semel.errors import SourceError
-from semel.reports.days import Sight
 from semel.reports.gaps import Gaps
+from semel.reports.progress import Sight
 
 SIGHT = Sight(gaps=Gaps(pipeline="p", gaps=(), refusals=()), found=())
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fixtures.batches.workbench import Workbench
-from semel import pipeline
+from semel import pipeline, settings
 from semel.pipeline.spec import Spec
 
 BROKERS = "b1:9092,b2:9092"
@@ -168,3 +168,19 @@ def test_a_vacuum_takes_no_source(
     for found in (clash(one, two), clash(two, one)):
         assert len(found) == 1
         assert "a vacuum of" in found[0]
+
+
+def test_many_pipelines_are_compared_in_seconds(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each path is resolved once, and not once for each pair of pipelines: Airflow compares all
+    files of a folder each time it looks for DAGs.
+    """
+    specs = {Path(f"p{n}.yaml"): bench.spec(f"p{n}", source={"path": f"{n}/*"}) for n in range(30)}
+    resolved: list[str] = []
+    allowed = settings._allowed
+    monkeypatch.setattr(
+        settings, "_allowed", lambda path, key: resolved.append(path) or allowed(path, key)
+    )
+    assert pipeline.clashes(specs) == []
+    assert len(resolved) == 2 * len(specs)

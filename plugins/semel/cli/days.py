@@ -10,7 +10,8 @@ from semel.cli import options
 from semel.declare.wording import FILES_NAMED_MAX
 
 if TYPE_CHECKING:
-    from semel.reports.days import Day, Days, Seen
+    from semel.reports.days import Day, Days
+    from semel.reports.progress import Seen
 
 _UNSETTLED = ("unclaimed", "open", "waiting", "refused")
 
@@ -30,15 +31,13 @@ def days(
     """
     from semel import pipeline as pipelines
     from semel.ledger import Ledger
-    from semel.reports.days import Sight
     from semel.reports.days import days as ask
-    from semel.reports.gaps import gaps_beside
+    from semel.reports.progress import Sight
 
     spec = pipelines.find(pipeline)
     with Ledger() as ledger:
-        found, shown = gaps_beside(ledger, spec)
         answer = ask(
-            ledger, spec, Sight(gaps=found, found=shown), now=datetime.now(UTC),
+            ledger, spec, Sight.of(ledger, spec), now=datetime.now(UTC),
             since=options.day(since), until=options.day(until),
         )  # fmt: skip
     payload = {"answer": answer}

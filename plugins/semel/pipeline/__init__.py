@@ -7,11 +7,12 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Self, Union
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -100,76 +101,107 @@ def loadable() -> list[Spec]:
 
 def clashes(loaded: dict[Path, Spec]) -> list[str]:
     """What is wrong between files that are right by themselves, as `file: key: message`."""
-    found: list[str] = []
-    seen: list[tuple[Path, Spec]] = []
-    for path, spec in loaded.items():
-        for other_path, other in seen:
-            if spec.name == other.name:
-                found.append(f"{path}: name: {other_path} declares {spec.name!r} too; rename one")
-            if why := next(_shared(spec, other), None):
-                found.append(f"{path}: {why}, of {other_path}; keep them apart")
-            if why := _same_files(spec, other):
-                found.append(f"{path}: {why} {other_path} reads; leave it out of both")
-            # Keeps Q9.
-            if shared := sorted(spec.source.drained & other.source.drained):
-                found.append(
-                    f"{path}: source: {spec.name!r} and {other.name!r} ({other_path}) both receive "
-                    f"from {shared[0]}, which gives each message to one of them. Give each its own"
-                )
-        seen.append((path, spec))
-    return found + list(_circle(loaded))
+    with settings.resolving_once():
+        places = [_Places.of(path, spec) for path, spec in loaded.items()]
+        clashing = [
+            why for at, own in enumerate(places) for other in places[:at]
+            for why in _clashes(own, other)
+        ]  # fmt: skip
+        return clashing + list(_circle(places))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Places:
+    """The places of a pipeline, resolved once: each pair of pipelines is compared. `written`: each
+    with the key that declares it.
+    """
+
+    path: Path
+    spec: Spec
+    table: Location
+    written: list[tuple[str, Location]]
+    read: Location | None
+    folder: Path | None
+    drained: set[str]
+
+    @classmethod
+    def of(cls, path: Path, spec: Spec) -> Self:
+        table, archive = spec.sink.whereabouts(), Location.of(spec.declared_archive())
+        return cls(
+            path=path,
+            spec=spec,
+            table=table,
+            written=[
+                (f"sink.{spec.sink.located_by}", table),
+                *([("sink.archive", archive)] if archive else []),
+            ],
+            read=spec.source.place(),
+            folder=spec.source.folder(),
+            drained=spec.source.drained,
+        )
+
+
+def _clashes(own: _Places, other: _Places) -> Iterator[str]:
+    """What is wrong between two pipelines."""
+    path, name = own.path, own.spec.name
+    if name == other.spec.name:
+        yield f"{path}: name: {other.path} declares {name!r} too; rename one"
+    if why := next(_shared(own, other), None):
+        yield f"{path}: {why}, of {other.path}; keep them apart"
+    if why := _same_files(own, other):
+        yield f"{path}: {why} {other.path} reads; leave it out of both"
+    # Keeps Q9.
+    if shared := sorted(own.drained & other.drained):
+        yield (
+            f"{path}: source: {name!r} and {other.spec.name!r} ({other.path}) both receive "
+            f"from {shared[0]}, which gives each message to one of them. Give each its own"
+        )
 
 
 # Keeps P29.
-def _circle(loaded: dict[Path, Spec]) -> Iterator[str]:
+def _circle(places: list[_Places]) -> Iterator[str]:
     """Circles of pipelines of which each reads what the one before it writes."""
     reads = {
-        path: {
-            other
-            for other, upstream in loaded.items()
-            if other != path and spec.source.reads(upstream.sink.whereabouts())
+        own.path: {
+            other.path
+            for other in places
+            if other is not own and own.spec.source.reads(other.table)
         }
-        for path, spec in loaded.items()
+        for own in places
     }
+    names = {own.path: own.spec.name for own in places}
     while True:
         try:
             TopologicalSorter(reads).prepare()
             return
         except CycleError as error:
             *way, last = reversed(error.args[1])
-        names = ", which reads ".join(loaded[path].name for path in (*way, last))
+        circle = ", which reads ".join(names[path] for path in (*way, last))
         yield (
-            f"{last}: source: {names}: what is read would be written again without an end; let one "
+            f"{last}: source: {circle}: what is read would be written again without an end; let one "
             "of them read something else"
         )
         reads[last] = set()
 
 
 # Keeps P12.
-def _shared(spec: Spec, other: Spec) -> Iterator[str]:
+def _shared(own: _Places, other: _Places) -> Iterator[str]:
     """What of two pipelines lies in one place. What an address hides, plan finds out."""
-    for (key, own), (_, place) in product(_written(spec), _written(other)):
-        if own.overlaps(place):
-            yield f"{key}: {own} overlaps with {place}"
-    for one, two in ((spec, other), (other, spec)):
-        table, read = one.sink.whereabouts(), two.source.place()
-        if one.sink.vacuumed and read and table.holds(read):
-            yield f"a vacuum of {table} deletes the files of {read}, a source"
+    for (key, place), (_, beside) in product(own.written, other.written):
+        if place.overlaps(beside):
+            yield f"{key}: {place} overlaps with {beside}"
+    for one, two in ((own, other), (other, own)):
+        if one.spec.sink.vacuumed and two.read and one.table.holds(two.read):
+            yield f"a vacuum of {one.table} deletes the files of {two.read}, a source"
 
 
-def _written(spec: Spec) -> list[tuple[str, Location]]:
-    """The places that a pipeline writes to, each with the key that declares it."""
-    archive = Location.of(spec.declared_archive())
-    places = [(f"sink.{spec.sink.located_by}", spec.sink.whereabouts())]
-    return [*places, *([("sink.archive", archive)] if archive else [])]
-
-
-def _same_files(spec: Spec, other: Spec) -> str | None:
+def _same_files(own: _Places, other: _Places) -> str | None:
     """How one of two pipelines moves files that the other one may not have read."""
-    here, there = spec.source.folder(), other.source.folder()
-    if spec.source.own_folder and other.source.own_folder:
+    here, there = own.folder, other.folder
+    one, two = own.spec.source, other.spec.source
+    if one.own_folder and two.own_folder:
         return None
-    if not (spec.source.puts_away or other.source.puts_away) or None in (here, there):
+    if not (one.puts_away or two.puts_away) or None in (here, there):
         return None
     if here.is_relative_to(there) or there.is_relative_to(here):
         return f"source.after_finalize: it moves files of {here} that"

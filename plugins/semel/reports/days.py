@@ -4,29 +4,26 @@ How it works:
 1. cut the time asked for into cells: those of the schedule, or days (UTC);
 2. read from the ledger only the batches of that time;
 3. sort what the source shows, and the part that no batch has, into cells by time;
-4. decide each cell's state from these facts (`judge`).
+4. decide each cell's state from these facts (`progress.judge`).
 
 A pipeline with `select: arrival` has no intervals: its batches count on the day of their commit.
 """
 
-from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, fields
 from datetime import date, datetime
 from itertools import pairwise
 
 import sqlalchemy as sa
 
+from semel import limits
 from semel.declare.parts import Select
 from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.model.batch import BatchStatus, Counts, Pipeline
-from semel.model.reasons import Said
 from semel.pipeline.spec import Spec
 from semel.reports import completeness, intervals
-from semel.reports.gaps import Gap, Gaps
-from semel.reports.gaps import State as GapState
-from semel.sources import Found
+from semel.reports.progress import Facts, Seen, Sight, State, judge
 
 DAYS_BATCHES_MAX = 10_000
 """Batches that are counted up for one answer at most."""
@@ -68,6 +65,7 @@ class Group:
     counted: int
     finalized: int
     open: int
+    failed: int
     silent: int
     stuck: int
     counts: Counts
@@ -79,6 +77,7 @@ def groups_of(ledger: Ledger, spec: Spec, edges: list[datetime]) -> tuple[list[G
     asked = {
         "select": spec.source.select.value, "since": edges[0], "until": edges[-1], "edges": edges,
         "orphan_seconds": spec.limits.orphan_after.total_seconds(),
+        "silent_seconds": 2 * limits.HEARTBEAT_SECONDS,
         "count": DAYS_BATCHES_MAX + 1, "named": DAYS_BATCHES_NAMED,
         "commit_first": 0, "commit_end": 0,
     }  # fmt: skip
@@ -111,6 +110,7 @@ def _group(found: list[Row], count: int) -> Group:
         counted=one["counted"],
         finalized=one["finalized"],
         open=one["open"],
+        failed=one["failed_count"],
         silent=one["silent_count"],
         stuck=one["stuck"],
         counts=Counts(**sums),
@@ -148,82 +148,6 @@ def _of(r: Row, *, whole: bool) -> BatchOfDay:
         made_at=r["made_at"],
         replaying=r["replaying"],
     )
-
-
-class State(Said):
-    """A pipeline's progress in one interval."""
-
-    COMPLETE = (
-        "complete",
-        "All that the source shows of it is finalized. `semel audit` proves the output.",
-    )
-    PARTLY = "partly", "Some of it is finalized; some is in no batch: it came late."
-    UNCLAIMED = "unclaimed", "Records are there, and no batch has any of them."
-    REFUSED = (
-        "refused", "A file of it is refused: somebody has to decide. `semel gaps` says why."
-    )  # fmt: skip
-    IN_WORK = "in work", "A batch that is not finalized yet has some of it."
-    WAITING = (
-        "waiting", "All complete records are finalized; a last line or a file is not complete."
-    )  # fmt: skip
-    DONE = "done", "Its batches are finalized. Whether the source holds more is not known here."
-    HOLE = (
-        "hole", "The source shows nothing of it, but of time before and after: is a file missing?"
-    )  # fmt: skip
-    NOTHING = "nothing there", "The source shows nothing of it, and no batch is of it."
-    NO_BATCH = (
-        "no batch", "No batch is of it. Whether the source holds some of it is not known here."
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Seen:
-    """The number of names (files) that the source shows in a cell, and of those not all finalized.
-
-    `open`: an open batch has some of it. A name may count as several of unclaimed, waiting, refused
-    and open; a `settled` one counts as none, since all of it is finalized. `left`: unclaimed
-    positions (bytes, offsets).
-    """
-
-    shown: int = 0
-    unclaimed: int = 0
-    waiting: int = 0
-    refused: int = 0
-    open: int = 0
-    settled: int = 0
-    left: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """The facts that decide a cell's state. `done`: some of it is finalized. `between`: there is
-    something before it and something after it.
-    """
-
-    looked: bool
-    refused: bool
-    open: bool
-    unclaimed: bool
-    waiting: bool
-    done: bool
-    between: bool
-
-
-def judge(facts: Facts) -> State:
-    """The state of a cell: the first that applies. `looked`: the source was surveyed."""
-    if facts.refused:
-        return State.REFUSED
-    if facts.open:
-        return State.IN_WORK
-    if facts.unclaimed:
-        return State.PARTLY if facts.done else State.UNCLAIMED
-    if facts.waiting:
-        return State.WAITING
-    if facts.done:
-        return State.COMPLETE if facts.looked else State.DONE
-    if not facts.looked:
-        return State.NO_BATCH
-    return State.HOLE if facts.between else State.NOTHING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,14 +193,6 @@ class Days:
     ahead: datetime | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sight:
-    """A survey of the source, from `semel.reports.gaps.gaps_beside`."""
-
-    gaps: Gaps
-    found: Sequence[Found] = field(repr=False)
-
-
 def days(
     ledger: Ledger,
     spec: Spec,
@@ -294,7 +210,7 @@ def days(
     by_commit = spec.source.select is Select.ARRIVAL
     edges, newest = intervals.between(_schedule(spec), since, until, now), None
     groups, found = groups_of(ledger, spec, edges)
-    if not found and since is until is None and not _shown_in(sight, edges):
+    if not found and since is until is None and not (sight and sight.shows(edges[0], edges[-1])):
         newest = _newest(ledger, spec, sight, now)
         if newest is not None:
             edges = intervals.ending(_schedule(spec), newest)
@@ -304,8 +220,8 @@ def days(
         kept = [edge for edge in edges if edge > found[0]["oldest"]]
         edges = kept if len(kept) > 1 else edges[-2:]
         groups, _ = groups_of(ledger, spec, edges)
-    seen = None if sight is None else _seen(sight, edges)
-    blind = by_commit or seen is None or not spec.source.dated or _is_blind(sight)
+    seen = None if sight is None else sight.seen(edges)
+    blind = by_commit or seen is None or not spec.source.dated or sight.blind
     dated = None if blind else seen
     now = max(now, edges[-1])
     times = [item.when for item in (sight.found if sight else ()) if item.when]
@@ -346,16 +262,6 @@ def _schedule(spec: Spec) -> str | None:
     return None if spec.source.select is Select.ARRIVAL else spec.schedule
 
 
-def _shown_in(sight: Sight | None, edges: list[datetime]) -> bool:
-    found = sight.found if sight else ()
-    return any(item.when and edges[0] <= item.when < edges[-1] for item in found)
-
-
-def _is_blind(sight: Sight) -> bool:
-    """Whether the source shows nothing and refuses something without a time, such as its folder."""
-    return not sight.found and any(item.when is None for item in sight.gaps.refusals)
-
-
 def _newest(ledger: Ledger, spec: Spec, sight: Sight | None, now: datetime) -> datetime | None:
     """The end of the newest batch interval, or just after the newest past time that is shown.
 
@@ -376,43 +282,6 @@ def _newest(ledger: Ledger, spec: Spec, sight: Sight | None, now: datetime) -> d
     return max(filter(None, times), default=None)
 
 
-_UNSETTLED = ("unclaimed", "waiting", "refused", "open")
-
-
-def _seen(sight: Sight, edges: list[datetime]) -> list[Seen]:
-    """What the source shows in each cell. The last item covers everything outside the cells."""
-    times = {item.name: item.when for item in sight.found}
-    times |= {item.name: item.when for item in sight.gaps.refusals if item.when}
-    counted: list[dict[str, set[str]]] = [defaultdict(set) for _ in edges]
-
-    def count(kind: str, names: Iterable[str]) -> None:
-        for name in names:
-            when = times.get(name)
-            inside = when is not None and edges[0] <= when < edges[-1]
-            counted[bisect_right(edges, when) - 1 if inside else -1][kind].add(name)
-
-    def of(*states: GapState) -> list[Gap]:
-        return [gap for gap in sight.gaps.gaps if gap.state in states]
-
-    count("shown", (item.name for item in sight.found))
-    count("unclaimed", (gap.name for gap in of(GapState.UNCLAIMED)))
-    count("waiting", (gap.name for gap in of(GapState.WAITING)))
-    count("open", (gap.name for gap in of(GapState.PLANNED, GapState.COMMITTED)))
-    count("refused", (refusal.name for refusal in sight.gaps.refusals))
-    for one in counted:
-        one["settled"] = one["shown"].difference(*(one[kind] for kind in _UNSETTLED))
-    left = Counter[str]()
-    for gap in of(GapState.UNCLAIMED):
-        left[gap.name] += gap.end - gap.start
-    return [
-        Seen(
-            left=sum(left[name] for name in one["unclaimed"]),
-            **{kind: len(names) for kind, names in one.items()},
-        )
-        for one in counted
-    ]
-
-
 def _day(
     spec: Spec,
     cell: tuple[datetime, datetime],
@@ -427,6 +296,7 @@ def _day(
         Facts(
             looked=seen is not None,
             refused=there.refused > 0,
+            failed=any(g.failed for g in groups),
             open=there.open > 0 or any(g.open for g in groups),
             unclaimed=there.unclaimed > 0,
             waiting=there.waiting > 0,

@@ -48,7 +48,8 @@ from semel.errors import (
     StateError,
 )
 from semel.reports import intervals
-from semel.reports.days import State, days
+from semel.reports.days import days
+from semel.reports.progress import State
 from semel.reports.dead_letters import Letters
 from semel.reports.dead_letters import letters as letters_of
 

@@ -28,7 +28,7 @@ from semel.model.batch import dag_run_of
 from semel.pipeline.spec import Spec
 from semel.plan import partitions
 from semel.reports import summary
-from semel.reports.days import Sight
+from semel.reports.progress import Sight
 
 PAGE_LOOK_SECONDS = 1.0
 """How long a page waits for a look at the source before it shows what the ledger knows."""
@@ -115,7 +115,7 @@ def sight(spec: Spec) -> tuple[Sight | None, str | None]:
     """A look at the source, no older than what the ledger says of it, or why there is none."""
     try:
         key = f"sight {spec.name} {spec.digest()} {_changes(spec.name)}"
-        found = soon(key, lambda: shown.sight(ledger(), spec))
+        found = soon(key, lambda: Sight.of(ledger(), spec))
     except (SemelError, OSError) as error:
         return None, f"The source could not be read: {error}"
     if found is None:

@@ -15,8 +15,6 @@ from semel.errors import SpecError
 from semel.ledger import Ledger, rows
 from semel.model.batch import BatchStatus, Counts
 from semel.pipeline.spec import Spec
-from semel.reports.days import Sight
-from semel.reports.gaps import gaps_beside
 
 PAGE_BATCHES = 30
 """Batches of each pipeline that the page of all pipelines sums up."""
@@ -166,12 +164,6 @@ def spec_of(ledger: Ledger, name: str) -> tuple[Spec, bool] | None:
         return pipeline.find(name), True
     found = ledger.rows("page", "spec", name=name)
     return (Spec.from_json(found[0]["spec"]), False) if found else None
-
-
-def sight(ledger: Ledger, spec: Spec) -> Sight:
-    """A look at the source. Its errors are those of `semel.reports.gaps`."""
-    gaps, found = gaps_beside(ledger, spec)
-    return Sight(gaps=gaps, found=found)
 
 
 @dataclass(frozen=True, kw_only=True)

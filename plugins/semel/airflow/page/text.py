@@ -4,13 +4,14 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from semel.model import complete
-from semel.reports.days import State
+from semel.reports.progress import State
 
 SYMBOLS = {
     State.COMPLETE: "✓",
     State.PARTLY: "◐",
     State.UNCLAIMED: "○",
     State.REFUSED: "✕",
+    State.FAILED: "!",
     State.IN_WORK: "▶",
     State.WAITING: "…",
     State.DONE: "●",

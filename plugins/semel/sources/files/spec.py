@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import ClassVar, Literal
@@ -16,6 +17,7 @@ from semel.formats.table import SOURCES, source_format
 from semel.sources.formatted import Formatted, reads_time
 
 _NAMES_LOOKED_AT, _NAMES_SHOWN = 1_000, 3
+_PATHS_KEPT = 1_024  # Each pipeline of a folder is compared with each other one.
 
 
 class Move(Model):
@@ -144,6 +146,7 @@ class FilesSource(Formatted):
 DECLARED = (FilesSource,)
 
 
+@lru_cache(maxsize=_PATHS_KEPT)
 def _split_glob(path: str) -> tuple[str, str]:
     """The folder before the first part with a wildcard, and the pattern from there on."""
     parts = PurePosixPath(path).parts
