@@ -38,7 +38,7 @@ WITH screened AS (
            json_keys(line) AS k
     FROM screened
 )
-SELECT line_no, batch, claim, part, pos, beside, f,
+SELECT line_no, batch, claim, part, pos, beside, {values} AS f,
        nothing OR
        COALESCE(CASE WHEN len(k) = list_count(t) THEN true ELSE list_unique(k) = len(k) END
                 AND {good}, false) AS good

@@ -327,10 +327,11 @@ def test_open_quote_at_the_end():
 
 
 def test_a_header_with_a_name_that_is_near() -> None:
-    """It is told, and how it is read; but no field of what may be a record."""
+    """The message has the declaration that reads it; but no field of what may be a record."""
     schema = pa.schema({"id": pa.string(), "fee": pa.int64()})
     for header, near in ((b"id,Fee\n", "Fee"), (b"id,fees\n", "fees")):
-        with pytest.raises(SourceError, match=f"'fee' is not in it, which has '{near}'.*Declare"):
+        declare = rf"lacks 'fee'.* Declare `columns: {{fee: {{names: \[{near}\]}}}}` in source"
+        with pytest.raises(SourceError, match=declare):
             read_header(io.BytesIO(header), Csv(), schema)
     with pytest.raises(SourceError) as told:
         read_header(io.BytesIO(b"id,Fee\n"), Csv(), schema, samples=False)

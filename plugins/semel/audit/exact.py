@@ -50,12 +50,13 @@ class Word(StrEnum):
 class Rules:
     """By what a batch was read: the number of its parser's rules, the columns of its id, and what
     was to become of keys that the schema does not name. `typed`: the text was made of values that
-    have types, and a decimal is the text of its digits."""
+    have types, and a decimal is the text of its digits. `names`: the other keys of columns."""
 
     number: int
     id: tuple[str, ...] = ()
     unknown: Unknown = Unknown.IGNORE
     typed: bool = False
+    names: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +120,10 @@ def csv_judge(
             raise _BadError(f"it has {len(fields)} fields, not {len(header)}")
         if not csv.multiline and "\r" in text:
             raise _BadError("a CR without LF")
-        found = dict(zip(header, fields, strict=True))
+        found, nothing = dict(zip(header, fields, strict=True)), ("", False)
         return tuple(
-            _csv_value(name, kind, *found[name], rules, doubts) for name, kind in columns.items()
+            _csv_value(name, kind, *found.get(name, nothing), rules, doubts)
+            for name, kind in columns.items()
         )
 
     def judge(raw: bytes) -> Judged:
@@ -173,10 +175,18 @@ def _json_values(
         raise _BadError("it is not a JSON object")
     kept = rules.unknown is Unknown.KEEP
     declared = tuple(item for item in columns.items() if not (kept and item[0] == REST_COLUMN))
-    values = _members(found, declared, rules, doubts)
+    others = dict(rules.names)
+    keys = [(key, kind) for name, kind in declared for key in (name, *others.get(name, ()))]
+    read = dict(zip(dict(keys), _members(found, tuple(keys), rules, doubts), strict=True))
+    for name, more in rules.names:
+        given = [key for key in (name, *more) if found.get(key) is not None]
+        if len(given) > 1:
+            raise _BadError(f"the keys {' and '.join(map(repr, given))} are of one column")
+        read[name] = read[given[0]] if given else None
+    values = tuple(read[name] for name, _ in declared)
     if not kept:
         return values
-    named = dict(declared).keys()
+    named = read.keys()
     for key, value in (*found.items(), *found.hidden):
         if key not in named and _holds_constant(value):
             raise _BadError(f"{key} holds what is no JSON")

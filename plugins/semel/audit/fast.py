@@ -65,6 +65,7 @@ def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int, rules: int
             id=spec.record_id,
             unknown=spec.source.unknown,
             typed=spec.source.typed,
+            names=tuple((c, r.names) for c, r in spec.source.column_rules.items() if r.names),
         ),
         id=identity(spec, place.__getitem__),
         bucket=_bucket(spec, place, bucket_seconds),
@@ -117,19 +118,39 @@ def sift(dialect: Dialect) -> tuple[str, dict[str, str]]:
     cut = {name for name, _ in dialect.columns if rules.number > 1 and name not in rules.id}
     kinds = [(at, kind, name in cut) for at, (name, kind) in enumerate(dialect.columns, start=1)]
     if dialect.csv is None:
-        good = [_good_json(f"t[{at}]", f"f[{at}]", kind, cut) for at, kind, cut in kinds]
-        if rules.unknown is Unknown.QUARANTINE:
-            good.append("len(k) = list_count(t)")
-        paths = ", ".join(quoted(_pointer(name)) for name, _ in dialect.columns)
-        return "sift_jsonl", {"paths": f"[{paths}]", "good": " AND ".join(good)}
+        return "sift_jsonl", _sift_json(dialect, cut)
     good = [_good_csv(f"f[{at}]", kind, cut) for at, kind, cut in kinds]
-    fields = [dialect.header.index(name) + 1 for name, _ in dialect.columns]
+    fields = {name: f"s[{at}]" for at, name in enumerate(dialect.header, start=1)}
+    places = [fields.get(name, "NULL") for name, _ in dialect.columns]
     return "sift_csv", {
         "good": " AND ".join(good),
-        "values": f"[{', '.join(f'''NULLIF(s[{at}], '')''' for at in fields)}]",
+        "values": f"[{', '.join(f'''NULLIF({place}, '')''' for place in places)}]",
         "count": str(len(dialect.header)),
         "quote": quoted("\n" if dialect.csv.quote == NO_QUOTE else dialect.csv.quote),
         "delimiter": quoted(dialect.csv.delimiter),
+    }
+
+
+def _sift_json(dialect: Dialect, cut: set[str]) -> dict[str, str]:
+    """What fills the braces of the statement that sifts JSON. A column has one value, under any of
+    its keys.
+    """
+    others, keys, values, good = dict(dialect.rules.names), [], [], []
+    for name, kind in dialect.columns:
+        own = (name, *others.get(name, ()))
+        places = range(len(keys) + 1, len(keys) + 1 + len(own))
+        keys += own
+        values.append(f"COALESCE({', '.join(f'f[{at}]' for at in places)})")
+        good += [_good_json(f"t[{at}]", f"f[{at}]", kind, name in cut) for at in places]
+        if len(own) > 1:
+            given = (f"CAST(COALESCE(t[{at}], 'NULL') <> 'NULL' AS INTEGER)" for at in places)
+            good.append(f"{' + '.join(given)} <= 1")
+    if dialect.rules.unknown is Unknown.QUARANTINE:
+        good.append("len(k) = list_count(t)")
+    return {
+        "paths": f"[{', '.join(quoted(_pointer(key)) for key in keys)}]",
+        "values": f"[{', '.join(values)}]" if others else "f",
+        "good": " AND ".join(good),
     }
 
 

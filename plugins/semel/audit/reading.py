@@ -190,12 +190,16 @@ class Reading:
 
     def _dialect(self, marker: Marker, header: tuple[str, ...]) -> fast.Dialect:
         source = marker.spec.source
-        if sorted(header) != sorted(source.columns.keys() - source.beside.keys()):
+        own = source.columns.keys() - source.beside.keys()
+        other = {n: column for column, rule in source.column_rules.items() for n in rule.names}
+        columns = tuple(other.get(name, name) for name in header)
+        lacking = {name for name in own - {*columns} if not _may_lack(source, name)}
+        if lacking or {*columns} - own or len({*columns}) < len(columns):
             told = self._spec.limits.log_samples
             raise SourceError(
                 f"its CSV header names {list(header) if told else f'{len(header)} columns'}"
             )
-        return fast.dialect(marker.spec, header, marker.bucket_seconds, marker.parser_rules)
+        return fast.dialect(marker.spec, columns, marker.bucket_seconds, marker.parser_rules)
 
     def _blame(self, marker: Marker, claim: Claim | None, error: Exception) -> None:
         if marker.erased and isinstance(error, SourceError):  # Its source was erased, too.
@@ -209,6 +213,12 @@ class Reading:
             offset=claim.start if claim else None,
         )
         self._findings.blame("source", offender)
+
+
+def _may_lack(source: Records, column: str) -> bool:
+    """Whether a file need not have a column."""
+    rule = source.column_rules.get(column)
+    return rule is not None and rule.optional
 
 
 @dataclass

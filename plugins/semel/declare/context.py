@@ -1,9 +1,10 @@
 """What of a pipeline its source, its sink and the formats of their files may know."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from semel.declare.ddl import ColumnType
+from semel.declare.naming import Naming
 from semel.declare.parts import Limits
 
 if TYPE_CHECKING:
@@ -37,6 +38,13 @@ class Context:
     by_position: bool
     limits: Limits
     counting: Counting | None = None
+    record_time: str | None = None
+
+    @property
+    def naming(self) -> Naming:
+        """The names that files of the source have for its columns."""
+        needed = frozenset(filter(None, (*self.record_id, self.record_time)))
+        return replace(self.declared.naming, needed=needed)
 
     @property
     def json_columns(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import yaml
 
@@ -153,10 +153,14 @@ def _named(loc: Key, model: type["BaseModel"]) -> tuple[Key, type["BaseModel"]]:
     parts, key, within = list(loc), [], model
     while parts:
         key.append(parts.pop(0))
-        field = within.model_fields.get(str(key[-1])) if within else None
+        fields = within.model_fields.items() if within else ()
+        field = next((f for name, f in fields if (f.alias or name) == key[-1]), None)
         if not parts or field is None:
             break
         within = _required(field.annotation)
+        if get_origin(within) is dict:
+            key.append(parts.pop(0))
+            within = get_args(within)[1]
         if field.discriminator:
             tag = parts.pop(0)
             within = next(

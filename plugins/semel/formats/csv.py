@@ -19,7 +19,9 @@ import pyarrow.csv
 
 from semel import limits
 from semel.declare.context import Context
+from semel.declare.naming import AS_DECLARED, Naming
 from semel.declare.parts import NO_QUOTE
+from semel.declare.wording import named
 from semel.errors import SourceError, SpecError
 from semel.formats import words
 from semel.formats.blocks import line_ends
@@ -65,13 +67,20 @@ def declared(context: Context) -> Csv:
     )
 
 
+# Keeps P14.
 def read_header(
-    file: BinaryIO, format: Csv, schema: pa.Schema, *, samples: bool = True
+    file: BinaryIO,
+    format: Csv,
+    schema: pa.Schema,
+    naming: Naming = AS_DECLARED,
+    *,
+    samples: bool = True,
 ) -> tuple[list[str], int]:
-    """The names in the header at the file's start, and the offset behind it.
+    """The columns in the order of the header at the file's start, and the offset behind it.
 
-    An empty file has no names, offset 0. Raises SourceError unless the names are the schema's, in
-    any order; its message shows the header with `samples`, because that may be a record.
+    An empty file has none, offset 0. Raises SourceError unless the header names each column of the
+    schema that it may not lack, once, and nothing else; its message shows the header with
+    `samples`, because that may be a record.
     """
     if not format.header:
         return schema.names, 0
@@ -87,16 +96,21 @@ def read_header(
         raise SourceError(f"{name}: the CSV header cannot be read ({error}); correct it") from error
     if not "".join(names).strip():
         raise SourceError(f"{name}: the first line is empty, and no CSV header; remove that line")
-    if sorted(names) != sorted(schema.names):
-        there = names if samples else f"{len(names)} columns"
-        lacking = (one for one in schema.names if samples and one not in names)
-        likes = (f". {one!r} is not in it{like}" for one in lacking
-                 if (like := words.near(one, names)))
-        raise SourceError(
-            f"{name}: the CSV header names {there}, the schema {schema.names}; "
-            f"correct the file, or the pipeline's schema{next(likes, '')}"
-        )
-    return names, end
+    header = naming.match(schema.names, names)
+    if len(names) == len(header.held) and not header.lacking:
+        called = {name: column for column, name in header.held.items()}
+        return [called[one] for one in names], end
+    if not samples:
+        why = f"has {len(names)} columns, which are not those of the schema, {schema.names}"
+        raise SourceError(f"{name}: the CSV header {why}. Correct the file, or the schema")
+    wrong = [*header.doubled]
+    if header.lacking:
+        wrong.append(f"it lacks {named(tuple(header.lacking))}")
+    if header.strange:
+        wrong.append(f"the schema does not name {named(tuple(header.strange))}")
+    advice = naming.remedy(header, all_named=True) or "Correct the file"
+    why = f"the CSV header does not fit the schema: {', and '.join(wrong)}"
+    raise SourceError(f"{name}: {why}. {advice}")
 
 
 def first_record(head: bytearray, format: Csv) -> tuple[list[str], int]:
@@ -142,10 +156,11 @@ class _CsvParser:
             newlines_in_values=format.multiline,
         )
         self._declared = {field.name: field.type for field in schema}
-        self._types = {name: _as_read(kind) for name, kind in self._declared.items()}
-        self._convert = _convert_options(self._types)
+        # A column that the header lacks is null in each row.
+        self._convert = _convert_options({f.name: _as_read(f.type) for f in schema}, schema.names)
+        self._types = {f.name: _as_read(f.type) for f in schema if f.name in columns}
         # Without one, the number of fields is what is left to look for.
-        checked = [name for name, kind in self._types.items() if _form(kind)] or schema.names[:1]
+        checked = [name for name, kind in self._types.items() if _form(kind)] or columns[:1]
         self._texts = _convert_options(dict.fromkeys(checked, pa.string()), checked)
         integers = [name for name, kind in self._types.items() if pa.types.is_integer(kind)]
         self._integers = _convert_options(dict.fromkeys(integers, pa.string()), integers)
@@ -325,6 +340,7 @@ def _convert_options(
     return pa.csv.ConvertOptions(
         column_types=types,
         include_columns=only,
+        include_missing_columns=True,
         null_values=[""],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,

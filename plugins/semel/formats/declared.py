@@ -48,4 +48,4 @@ def header_in(context: Context, file: BinaryIO) -> list[str]:
     """The same, of an open file of a format that has headers. SourceError: not the schema's."""
     form, code = format_of(context), source_format(context.declared.format).code()
     schema, samples = context.arrow_schema(), context.limits.log_samples
-    return code.read_header(file, form, schema, samples=samples)[0]
+    return code.read_header(file, form, schema, context.naming, samples=samples)[0]

@@ -16,7 +16,9 @@ import pyarrow as pa
 import pyarrow.json
 
 from semel.declare.context import Context
+from semel.declare.naming import AS_DECLARED, Naming
 from semel.declare.parts import REST_COLUMN, Unknown
+from semel.formats import words
 from semel.formats.blocks import line_ends
 from semel.formats.columns import as_read
 from semel.formats.jsonfaults import (
@@ -53,17 +55,19 @@ class JsonLines:
 
     json: tuple[str, ...] = ()
     unknown: Unknown = Unknown.IGNORE
+    naming: Naming = AS_DECLARED
 
     def parser(self, schema: pa.Schema, columns: list[str] | None) -> "_JsonParser":
         """See lines.Format. `columns` has no meaning here."""
-        return _JsonParser(schema, self.json, self.unknown)
+        return _JsonParser(schema, self.json, self.unknown, self.naming)
 
 
 def declared(context: Context) -> JsonLines:
     """See table.SourceCode."""
     kinds = context.columns
     texts = (n for n, kind in kinds.items() if kind.word == "json" and n != REST_COLUMN)
-    return JsonLines(json=tuple(texts), unknown=context.declared.unknown)
+    unknown, naming = context.declared.unknown, context.naming
+    return JsonLines(json=tuple(texts), unknown=unknown, naming=naming)
 
 
 class _JsonParser:
@@ -71,10 +75,23 @@ class _JsonParser:
     skips_line_ends = True
     record_ends = staticmethod(line_ends)
 
-    def __init__(self, schema: pa.Schema, json_columns: tuple[str, ...], unknown: Unknown) -> None:
-        self._unknown, self._json = unknown, json_columns
+    def __init__(
+        self,
+        schema: pa.Schema,
+        json_columns: tuple[str, ...],
+        unknown: Unknown,
+        naming: Naming = AS_DECLARED,
+    ) -> None:
+        self._unknown, self._named = unknown, naming.others
         added = {REST_COLUMN} if unknown is Unknown.KEEP else set()
-        declared = pa.schema([field for field in schema if field.name not in added])
+        # A column is read once for each of its names.
+        declared = pa.schema(
+            field.with_name(name)
+            for field in schema if field.name not in added
+            for name in naming.names(field.name)
+        )  # fmt: skip
+        json_columns = tuple(name for column in json_columns for name in naming.names(column))
+        self._json = json_columns
         self._maps = [field for field in declared if pa.types.is_map(field.type)]
         texts = (*json_columns, *(field.name for field in self._maps))
         self._texts = Texts(texts, json_columns) if texts else None
@@ -187,6 +204,9 @@ class _JsonParser:
             table = table.append_column(REST_COLUMN, column)
         elif self._unknown is Unknown.QUARANTINE and not named:
             faults = self._unnamed.faults(lines) | faults
+        for column, others in self._named.items():
+            table, bad = _merged(table, column, others)
+            faults = bad | faults
         return table, faults
 
     def ignored(self, lines: Lines) -> Ignored:
@@ -235,6 +255,26 @@ class _JsonParser:
         except (msgspec.MsgspecError, RecursionError):
             pass
         return None
+
+
+def _merged(
+    table: pa.Table, column: str, others: tuple[str, ...]
+) -> tuple[pa.Table, dict[int, Fault]]:
+    """The values of a column under all its names; and the records with two of them."""
+    faults: dict[int, Fault] = {}
+    merged, rows = table.column(column), np.arange(table.num_rows)
+    for name in others:
+        other = table.column(name)
+        given = other.is_valid().to_numpy()
+        for at in np.flatnonzero(given & merged.is_valid().to_numpy()).tolist():
+            keys = [key for key in (column, *others) if table.column(key)[at].is_valid]
+            both = " and ".join(map(words.quoted, keys))
+            faults[at] = Reason.duplicate_key, f"{both} are both there, and names of one column"
+        if given.any():
+            both = pa.chunked_array([*merged.chunks, *other.chunks], merged.type)
+            merged = both.take(pa.array(np.where(given, rows + len(rows), rows)))
+    index = table.schema.get_field_index(column)
+    return table.set_column(index, column, merged).drop_columns(list(others)), faults
 
 
 def _struct(schema: pa.Schema | pa.StructType) -> type[msgspec.Struct]:

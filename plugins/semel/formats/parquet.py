@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 
 from semel import limits
 from semel.declare.ddl import ColumnType
+from semel.declare.naming import AS_DECLARED, Naming
+from semel.declare.wording import some_of
 from semel.errors import SourceError, first_line
 from semel.formats import words
 from semel.formats.columns import convert
@@ -189,22 +191,24 @@ def misfits(
     file: pq.ParquetFile,
     columns: Mapping[str, ColumnType],
     exact: Collection[str],
+    naming: Naming = AS_DECLARED,
     *,
     signed: bool = False,
-) -> list[str]:
-    """Why a file's columns are not the declared ones, each with its name; empty: they are.
+) -> tuple[list[str], str]:
+    """Why a file's columns are not the declared ones, each with its name; empty: they are. And what
+    to declare, if columns are missing and nothing else is wrong.
 
     No value of the columns `exact` may lose digits: two records would become one. `signed`: the
     footer is, because columns are encrypted.
     """
-    found, there = [], file.schema_arrow
-    for name, kind in columns.items():
-        places = there.get_all_field_indices(name)
-        if len(places) != 1:
-            count = "twice or more" if places else "not"
-            like = "" if places else words.near(name, there.names)
-            found.append(f"column {name!r} is {count} in the file{like}")
-        elif why := misfit(there.field(places[0]).type, kind):
+    there = file.schema_arrow
+    header = naming.match(columns, there.names)
+    found = [*header.doubled, *(f"column {name!r} is not in the file" for name in header.lacking)]
+    for column, name in header.held.items():
+        if there.get_field_index(name) < 0:  # It is there twice.
+            continue
+        kind = columns[column]
+        if why := misfit(there.field(name).type, kind):
             found.append(f"column {name!r}{why}")
         elif signed and _is_encrypted(file, name):
             found.append(f"column {name!r} is encrypted, and semel has no keys")
@@ -215,12 +219,13 @@ def misfits(
             )
         elif _hides(file, name):
             found.append(f"column {name!r} has values of a type that readers take for nothing")
-        elif name in exact and name in int96_columns(file):
+        elif column in exact and name in int96_columns(file):
             found.append(
                 f"column {name!r} is part of record_id and INT96, whose last digits cannot be "
                 "kept: let its writer write TIMESTAMP"
             )
-    return found
+    lacks_alone = len(found) == len(header.lacking)
+    return found, naming.remedy(header, all_named=False) if lacks_alone else ""
 
 
 def int96_columns(file: pq.ParquetFile) -> set[str]:
@@ -287,6 +292,7 @@ def blocks(
     columns: Mapping[str, ColumnType],
     exact: Collection[str],
     selection: Selection | None,
+    naming: Naming = AS_DECLARED,
     first: int = 0,
     fixed: Mapping[str, pa.Scalar] = MappingProxyType({}),
 ) -> Iterator[Block]:
@@ -301,13 +307,16 @@ def blocks(
     with opened(file) as found:
         there = found.schema_arrow.names
         fixed = {n: value for n, value in fixed.items() if value.is_valid or n not in there}
+        names = naming.match(columns, [*there, *fixed]).held
+        fixed = {c: fixed[name] for c, name in names.items() if name in fixed}
         held = {name: kind for name, kind in columns.items() if name not in fixed}
-        if wrong := misfits(found, held, exact):
-            raise SourceError(
-                f"{file.name!r} cannot be read by this schema: {'; '.join(wrong)}; declare "
-                "columns that it has"
-            )
-        reader = _Reader(file, found, length, schema, exact, selection, first, fixed)
+        wrong, advice = misfits(found, held, exact, naming)
+        if wrong:
+            advice = advice or "Declare columns that it has"
+            why = f"{file.name!r} cannot be read by this schema: {some_of(wrong)}"
+            raise SourceError(f"{why}. {advice}")
+        fixed |= {c: pa.scalar(None, schema.field(c).type) for c in held.keys() - names.keys()}
+        reader = _Reader(file, found, length, schema, names, exact, selection, first, fixed)
         for group in range(found.metadata.num_row_groups):
             behind = first + found.metadata.row_group(group).num_rows
             low, high = max(first, claimed[0]), min(behind, claimed[1])
@@ -325,20 +334,24 @@ class _Reader:
         file: pq.ParquetFile,
         length: int,
         schema: pa.Schema,
+        names: Mapping[str, str],
         exact: Collection[str],
         selection: Selection | None,
         first: int,
         fixed: Mapping[str, pa.Scalar],
     ) -> None:
+        """`names`: by column, its name in the file, if it is not `fixed`."""
         self._source = source
-        held = (field for field in schema if field.name not in fixed)
-        self._texts = {field.name for field in held if _has_bytes(field.type)}
+        held = [field for field in schema if field.name not in fixed]
+        self._names = {field.name: names[field.name] for field in held}
+        self._texts = {names[field.name] for field in held if _has_bytes(field.type)}
         self._file, self._length, self._rows = file, length, file.metadata.num_rows
         self._first, self._fixed, self._since = first, fixed, since(file)
         self._schema, self._exact, self._selection = schema, exact, selection
-        self._undeclared = [n for n in file.schema_arrow.names if n not in schema.names]
+        own = {*names.values()}
+        self._undeclared = [n for n in file.schema_arrow.names if n not in own]
         int96 = int96_columns(file)
-        self._int96 = [field for field in schema if field.name in int96 - fixed.keys()]
+        self._int96 = [field for field in held if names[field.name] in int96]
         self._far_rows, self._far = np.empty(0, np.int64), pa.table({})
 
     # Keeps S29.
@@ -375,9 +388,8 @@ class _Reader:
         if names:
             with opened(self._source, int96="ms", metadata=self._file.metadata) as file:
                 try:
-                    for rows in steps(file, group, names):
-                        columns = [decoded(rows.column(f.name), f.type) for f in self._int96]
-                        made = pa.table(columns, names)
+                    for rows in steps(file, group, [self._names[name] for name in names]):
+                        made = pa.table([self._column(rows, f) for f in self._int96], names)
                         if places := sorted({place for place, _ in self._far_faults(made)}):
                             far.append(np.array(places) + at)
                             held.append(made.take(places))
@@ -395,7 +407,7 @@ class _Reader:
 
     def _steps(self, group: int, first: int, low: int, high: int) -> Iterator[pa.RecordBatch]:
         """Some rows at once. _Damaged: the next ones cannot be decoded."""
-        names, at = [name for name in self._schema.names if name not in self._fixed], first
+        names, at = [*self._names.values()], first
         coded = long_shared(self._source, self._file, group, self._texts)
         with opened(self._source, metadata=self._file.metadata, read_dictionary=coded) as file:
             try:
@@ -418,10 +430,13 @@ class _Reader:
         columns = [
             pa.repeat(self._fixed[field.name], rows.num_rows)
             if field.name in self._fixed
-            else decoded(rows.column(field.name), field.type)
+            else self._column(rows, field)
             for field in self._schema
         ]
         return pa.record_batch(columns, self._schema.names)
+
+    def _column(self, rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        return decoded(rows.column(self._names[field.name]), field.type)
 
     def _bytes(self, start: int, end: int) -> int:
         """The share of some rows of the file's bytes. Shares of neighbours add up."""

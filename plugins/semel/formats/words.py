@@ -3,10 +3,11 @@
 """
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 import numpy as np
 import pyarrow as pa
+
+from semel.declare.naming import nearest
 
 FOUND_CHARS_MAX = 40
 """Characters of a value that it shows: enough to see what it is, and little of what is private."""
@@ -33,10 +34,8 @@ def misfit(place: str, expected: str, found: str) -> str:
 
 def near(name: str, there: Iterable[str]) -> str:
     """What is said where a file lacks a column and has one of almost that name; else nothing."""
-    folded = {other.casefold(): other for other in there}
-    if not (close := get_close_matches(name.casefold(), folded, n=1)):
+    if (other := nearest(name, there)) is None:
         return ""
-    other = folded[close[0]]
     return (
         f", which has {other!r}: names are compared letter by letter. Declare that name in "
         "source.schema, or let its writer write the declared one"

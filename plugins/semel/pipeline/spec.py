@@ -136,6 +136,12 @@ class Spec(Model):
             elif columns[self.record_time].word not in ("timestamp", "date"):
                 kind = columns[self.record_time]
                 yield ("record_time",), f"{self.record_time!r} is {kind}, not a timestamp or date"
+        for key in ("record_id", "record_time"):
+            named = self.record_id if key == "record_id" else (self.record_time,)
+            for name in sorted(self.source.naming.optional.intersection(named)):
+                yield ("source", "columns", name, "optional"), (
+                    f"{name!r} is {key}, which each record needs; leave it out"
+                )
         if self.window is not None and self.record_time is None:
             yield ("record_time",), "is missing: a window takes a record's time from it"
         elif self.window is not None and self.record_time in columns:
@@ -358,6 +364,7 @@ class Spec(Model):
             by_position=self.by_position,
             limits=self.limits,
             counting=self._counting(),
+            record_time=self.record_time,
         )
 
     def _counting(self) -> Counting | None:

@@ -41,6 +41,14 @@ class Messages(Records):
         """By both limits."""
         return f"{limits.records_per_batch_max:,} {self.unit} or about {super().bound(limits)}"
 
+    def _why_not_ruled(self, column: str) -> str | None:
+        """A column that another part of the message fills, and a value without names."""
+        if column in self.beside:
+            return f"has no meaning here: {self.beside[column]} fills the column"
+        if self.value not in self.in_json:
+            return f"has no meaning with value: {self.value}, which names no columns"
+        return None
+
     @property
     def format(self) -> str:
         """The format of a value, as files have it; Avro is read as the JSON that means the same."""

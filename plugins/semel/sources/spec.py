@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from semel.declare import ddl
 from semel.declare.context import Context
+from semel.declare.naming import Naming
 from semel.declare.parts import (
     NO_QUOTE,
     RESERVED_PREFIX,
@@ -20,6 +21,7 @@ from semel.declare.parts import (
     OnEmpty,
     OnRefused,
     Select,
+    Text,
     Unknown,
 )
 from semel.declare.place import Location
@@ -59,6 +61,15 @@ class Csv(Model):
         return self
 
 
+class ColumnRule(Model):
+    """How a column may differ from file to file, or from message to message."""
+
+    optional: bool = Field(default=False, strict=True)
+    """A file may lack the column, which is null there. JSON and Avro: each key may be missing."""
+    names: tuple[Text, ...] = ()
+    """Other names of the column, next to its own."""
+
+
 class Records(Model):
     """What the declarations of all sources have: which columns, and what a run takes.
 
@@ -95,6 +106,8 @@ class Records(Model):
     """The kind of source."""
     columns: dict[str, str] = Field(alias="schema", min_length=1)
     """The columns in their order, each with its type in the words of Spark's DDL."""
+    column_rules: dict[str, ColumnRule] = Field(default={}, alias="columns")
+    """Columns that a file may lack (optional), and other names that files have for one (names)."""
     unknown: Unknown = Unknown.IGNORE
     """Keys that the schema does not name. ignore: passed over, counted and told. keep: as one json
     column _semel_rest. quarantine: their record is set aside. Only for JSON and Avro."""
@@ -226,6 +239,31 @@ class Records(Model):
         """What is wrong with its folder as it is on this machine."""
         return None
 
+    @property
+    def naming(self) -> Naming:
+        """The names that files have for its columns."""
+        rules = self.column_rules.items()
+        return Naming(
+            optional=frozenset(name for name, rule in rules if rule.optional),
+            others={name: rule.names for name, rule in rules if rule.names},
+        )
+
+    def _why_not_ruled(self, column: str) -> str | None:  # noqa: ARG002 - each column of a file
+        """Why `columns` can say nothing of a column."""
+        return None
+
+    @field_validator("column_rules")
+    @classmethod
+    def _rules(cls, rules: dict[str, ColumnRule]) -> dict[str, ColumnRule]:
+        """The same, without the column's own name and without rules that change nothing: the digest
+        does not depend on these.
+        """
+        plain = {
+            column: rule.model_copy(update={"names": tuple(n for n in rule.names if n != column)})
+            for column, rule in rules.items()
+        }
+        return {column: rule for column, rule in plain.items() if rule != ColumnRule()}
+
     @field_validator("columns")
     @classmethod
     def _types(cls, columns: dict[str, str]) -> dict[str, str]:
@@ -252,7 +290,7 @@ class Records(Model):
             raise Problems(problems)
         return self
 
-    def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
+    def _problems(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """What is wrong between keys that are right by themselves."""
         if self.select is Select.ARRIVAL and self.lookback:
             yield ("lookback",), "has no meaning with select: arrival; leave it out"
@@ -260,6 +298,23 @@ class Records(Model):
             word = ddl.parse(text).word
             if word in ("json", "map") and any(char in '\\"' for char in name):
                 yield ("schema", name), f"a {word} column's name holds no quote and no backslash"
+        claimed = dict.fromkeys(self.columns, "a column")
+        for column, rule in self.column_rules.items():
+            if column not in self.columns:
+                yield ("columns", column), f"is not a column; the schema has {', '.join(self.columns)}"
+                continue
+            if why := self._why_not_ruled(column):
+                yield ("columns", column), f"{why}; leave it out"
+            word = ddl.parse(self.columns[column]).word
+            for at, name in enumerate(rule.names):
+                place = "columns", column, "names", at
+                if name in claimed:
+                    yield place, f"{name!r} is {claimed[name]} already"
+                elif name.lower().startswith(RESERVED_PREFIX):
+                    yield place, "names of this beginning are kept for semel"
+                elif word in ("json", "map") and any(char in '\\"' for char in name):
+                    yield place, f"a {word} column's name holds no quote and no backslash"
+                claimed[name] = f"a name of {column!r}"
 
 
 def declarations() -> tuple[type[Records], ...]:

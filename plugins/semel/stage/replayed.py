@@ -118,7 +118,9 @@ def check_source(ledger: Ledger, spec: Spec, root: int, letters: str = "") -> No
     claims = [Claim.from_row(r) for r in ledger.rows("compare", "claims", batches=[root])]
     source = open_source(spec)
     try:
-        source.check(source.find(claims, root), root)
+        found = source.find(claims, root)
+        source.check(found, root)
+        source.check_columns(found, root)
     except SourceError as error:
         step, why = AGAIN, f"{of_finalized(error)}. The output stays what it is"
         if error.lasting:

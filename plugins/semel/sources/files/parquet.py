@@ -118,6 +118,7 @@ class ParquetFiles(SealedSource):
                 columns=self.context.columns,
                 exact=self.context.record_id,
                 selection=selection,
+                naming=self.context.naming,
             )
             self._check_read(part, file, split.claim, batch_id)
 

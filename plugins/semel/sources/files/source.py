@@ -98,6 +98,11 @@ class FilesSource(Source):
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
         claimed.check_claims(claims, self.root, batch_id)
 
+    def check_columns(self, claims: Collection[Claim], batch_id: int) -> None:
+        for claim in map(ClaimedFile.of, claims) if formats.has_header(self.context) else ():
+            with claimed.open_claim(claim, self.root, batch_id) as file:
+                formats.header_of(self.context, file.name)
+
     def put_away(self, known: Partition) -> bool:
         def now(path: str) -> str:
             return listed(path, None, os.stat(path)).fingerprint

@@ -208,6 +208,14 @@ class Objects(SealedSource):
             for _ in threads.map(lambda claim: claims.proven(self, claim, batch_id), found):
                 pass
 
+    def look_again(self, found: Collection[Claim], batch_id: int) -> Iterable[Looked]:
+        if not self._of_rows and not formats.has_header(self.context):
+            return []  # Each is lines, and no object is requested for that.
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
+            return list(threads.map(
+                lambda claim: self.look(claims.proven(self, claim, batch_id)), found
+            ))
+
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
         """Under their keys."""
         there = {part.name: part for part in self.discover().found}
@@ -249,6 +257,7 @@ class Objects(SealedSource):
             columns=self.context.columns,
             exact=self.context.record_id,
             selection=selection,
+            naming=self.context.naming,
         )
 
     def _records(

@@ -184,9 +184,10 @@ class FinalizedBatches(SealedSource):
                 f"{declared.pipeline} --batches {output.batch_id}` writes them as that pipeline "
                 "declares now"
             )
-        if misfits := list(_misfits(output, self.context)):
+        misfits, advice = _misfits(output, self.context)
+        if misfits:
             return "schema", (
-                f"{some_of(misfits)}. Correct the pipeline's schema; or `semel replay "
+                f"{some_of(misfits)}. {advice or 'Correct the schema'}; or `semel replay "
                 f"{declared.pipeline} --batches {output.batch_id}` writes the batch as that "
                 "pipeline declares now"
             )
@@ -222,6 +223,7 @@ class FinalizedBatches(SealedSource):
                         columns=self.context.columns,
                         exact=self.context.record_id,
                         selection=selection,
+                        naming=self.context.naming,
                         first=file.first,
                         fixed=file.fixed,
                     )
@@ -271,10 +273,14 @@ def _damaged(claim: Claim, file: OutputFile, what: str) -> SourceError:
 
 
 # Keeps P23.
-def _misfits(output: Output, context: Context) -> Iterator[str]:
-    """Why the columns of a batch's output are not the declared ones."""
-    for name, kind in context.columns.items():
-        if name not in output.columns.names:
-            yield f"column {name!r} is not in the output"
-        elif why := misfit(output.columns.field(name).type, kind):
-            yield f"column {name!r}{why}"
+def _misfits(output: Output, context: Context) -> tuple[list[str], str]:
+    """Why the columns of a batch's output are not the declared ones; and what to declare, if
+    columns are missing and nothing else is wrong.
+    """
+    header = context.naming.match(context.columns, output.columns.names)
+    found = [f"column {name!r} is not in the output" for name in header.lacking] + header.doubled
+    for column, name in header.held.items():
+        if why := misfit(output.columns.field(name).type, context.columns[column]):
+            found.append(f"column {name!r}{why}")
+    lacks_alone = len(found) == len(header.lacking)
+    return found, context.naming.remedy(header, all_named=False) if lacks_alone else ""

@@ -159,8 +159,7 @@ class Parts:
         # DuckDB takes signs of a name for a pattern.
         link = os.path.join(self._folder.name, f"{next(self._links)}.parquet")
         os.symlink(Path(path).resolve(), link)
-        kinds = {name: ddl.parse(text) for name, text in source.columns.items()}
-        reading = _Reading(self, claim, batch, kinds, record_id, link, size, first, fixed)
+        reading = _Reading(self, claim, batch, source, record_id, link, size, first, fixed)
         return reading.run()
 
     def _places(self, claim: Claim, size: int) -> Iterator[str]:
@@ -188,7 +187,7 @@ class _Reading:
         parts: Parts,
         claim: Claim,
         batch: int,
-        kinds: dict[str, ColumnType],
+        source: Records,
         record_id: Collection[str],
         path: str,
         size: int,
@@ -199,7 +198,8 @@ class _Reading:
         self._size, self._first, self._fixed = size, first, dict(fixed)
         # By numbers of rows of the file.
         self._low, self._high = max(0, claim.start - first), claim.end - first
-        self._kinds, self._record_id = kinds, record_id
+        kinds = {name: ddl.parse(text) for name, text in source.columns.items()}
+        self._kinds, self._record_id, self._rules = kinds, record_id, source.column_rules
         self._flat = {name: kind for name, kind in kinds.items() if not kind.nested}
         times = {pa.timestamp("us", "UTC"): pa.timestamp("us")}
         plain = [(name, kind.arrow()) for name, kind in self._flat.items()]
@@ -218,6 +218,7 @@ class _Reading:
             for name in self._fixed.keys() & {*file.schema_arrow.names}:
                 if not self._fixed[name].is_valid:  # Null's folder has the empty text, too.
                     self._fixed.pop(name)
+            self._called = self._names_in(file.schema_arrow.names)
             self._asked_for = [name for name in self._flat if name not in self._fixed]
             self._starts = _first_times(file)
             groups = range(file.metadata.num_row_groups)
@@ -240,13 +241,35 @@ class _Reading:
                         at += rows
             yield from self._given(held, at)
 
+    def _names_in(self, stored: list[str]) -> dict[str, str]:
+        """By column, its name in the file; the others become fixed. SourceError: a column is
+        missing, or there under two names.
+        """
+        called, values = {}, self._fixed
+        there = [*values, *(name for name in stored if name not in values)]
+        self._fixed = {}
+        for own, kind in self._kinds.items():
+            rule = self._rules.get(own)
+            names = (own, *rule.names) if rule else (own,)
+            given = [name for name in there if name in names]
+            if len(given) > 1 or not given and not (rule and rule.optional):
+                raise SourceError(f"it has {given or 'no column'} for {own!r}")
+            if not given:
+                self._fixed[own] = pa.scalar(None, kind.arrow())
+            elif given[0] in values:
+                self._fixed[own] = values[given[0]]
+            else:
+                called[own] = given[0]
+        return called
+
     def _find_far(self) -> None:
         """Reads the times that are INT96 in milliseconds, and keeps the claimed rows with one of no
         year from 1 to 9999: in microseconds pyarrow and DuckDB may wrap it to another time.
         """
         leaves = map(self._file.schema.column, range(len(self._file.schema)))
         tops = {leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"}
-        self._int96 = [name for name in self._kinds if name in tops - self._fixed.keys()]
+        self._int96 = [name for name, stored in self._called.items() if stored in tops]
+        wanted = [self._called[name] for name in self._int96]
         rows, held = [np.empty(0, np.int64)], []
         first, behind = np.searchsorted(self._bounds, [self._low, self._high], side="right")
         for group in range(int(first) - 1, min(int(behind), len(self._bounds) - 1)):
@@ -258,9 +281,11 @@ class _Reading:
             ) as file:  # fmt: skip
                 at = int(self._bounds[group])
                 for some in file.iter_batches(
-                    self._step_rows(group), [group], self._int96, use_threads=False
+                    self._step_rows(group), [group], wanted, use_threads=False
                 ):
-                    columns = [_declared(some.column(n), self._kinds[n]) for n in self._int96]
+                    columns = [
+                        _declared(some.column(self._called[n]), self._kinds[n]) for n in self._int96
+                    ]
                     every = np.arange(some.num_rows)
                     bad = [_bad_rows(array, every, _FIRST) for array in columns]
                     if len(places := np.unique(np.concatenate(bad))):
@@ -301,7 +326,7 @@ class _Reading:
 
     def _steps(self, group: int) -> Iterator[pa.Table]:
         names, some, given = list(self._kinds), self._step_rows(group), 0
-        stored = [name for name in names if name not in self._fixed]
+        stored = [*self._called.values()]
         while True:
             seen = 0
             try:
@@ -309,7 +334,7 @@ class _Reading:
                     columns = [
                         pa.repeat(self._fixed[name], rows.num_rows)
                         if name in self._fixed
-                        else _declared(rows.column(name), kind)
+                        else _declared(rows.column(self._called[name]), kind)
                         for name, kind in self._kinds.items()
                     ]
                     new = pa.table(columns, names).slice(max(given - seen, 0))
@@ -358,7 +383,9 @@ class _Reading:
         if len(own) != len(names):
             raise duckdb.InvalidInputException(f"it has {len(own)} columns, not {len(names)}")
         called = dict(zip(names, own, strict=True))
-        columns = ", ".join(f"{column(called[n])} AS {column(n)}" for n in self._asked_for)
+        columns = ", ".join(
+            f"{column(called[self._called[n]])} AS {column(n)}" for n in self._asked_for
+        )
         text = query("audit", "read_rows").text.format_map({"columns": columns})
         values = {"path": self._path, "low": at, "high": self._high}
         group = max(0, int(np.searchsorted(self._bounds, at, side="right")) - 1)

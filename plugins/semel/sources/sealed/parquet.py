@@ -43,11 +43,14 @@ def _read(context: Context, part: Part, file: Any, footer: bytes) -> Looked:
 
     try:
         with parquet.opened(file) as found:
-            columns, rows = context.columns, parquet.rows_in(found)
+            columns, rows, naming = context.columns, parquet.rows_in(found), context.naming
             signed = len(footer) - _TAIL_BYTES > found.metadata.serialized_size
-            misfits = parquet.misfits(found, columns, context.record_id, signed=signed)
+            misfits, advice = parquet.misfits(
+                found, columns, context.record_id, naming, signed=signed
+            )
             if not misfits and not signed:
-                parquet.check_counts(found, columns)
+                header = naming.match(columns, found.schema_arrow.names)
+                parquet.check_counts(found, header.held.values())
     except (pa.ArrowException, OSError, ValueError) as error:
         if parquet.is_passing(error):
             raise
@@ -55,7 +58,7 @@ def _read(context: Context, part: Part, file: Any, footer: bytes) -> Looked:
         raise Unusable("damaged", why) from error
     refused = None
     if misfits:
-        advice = f"Replace the {_noun(context)}, or correct the pipeline's schema"
+        advice = advice or f"Replace the {_noun(context)}, or correct the pipeline's schema"
         refused = refusal(part, "schema", f"{some_of(misfits)}. {advice}")
     key = xxhash.xxh3_128_hexdigest(footer)
     return Looked(part=part, length=part.length, key=key, rows=rows, refused=refused)

@@ -4,11 +4,12 @@ A kind of part says what there is and how it is opened. All the rest is here: wh
 is, what a batch takes of it, and how what is claimed is proven and found again.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from semel.declare.context import Context
+from semel.errors import AGAIN, SourceError
 from semel.model.batch import Claim
 from semel.model.split import Split
 from semel.sources import (
@@ -25,7 +26,7 @@ from semel.sources import (
     accept_command,
 )
 from semel.sources.sealed import claims, matching
-from semel.sources.sealed.parts import Listing, Opens, PartOffer
+from semel.sources.sealed.parts import Listing, Looked, Opens, PartOffer
 
 SPLIT_ROWS = 500_000
 """Rows that one task reads, or more where a row group has more: a third of a second's work by
@@ -98,6 +99,15 @@ class SealedSource(Opens, Source):
     def check(self, found: Collection[Claim], batch_id: int) -> None:
         for claim in found:
             claims.proven(self, claim, batch_id)
+
+    def check_columns(self, found: Collection[Claim], batch_id: int) -> None:
+        for looked in self.look_again(found, batch_id):
+            if why := looked.refused:
+                raise SourceError(f"{why.name!r}: {why.detail}", next=AGAIN)
+
+    def look_again(self, found: Collection[Claim], batch_id: int) -> Iterable[Looked]:
+        """The parts of claims as they look to the declaration of now. SourceError as in `check`."""
+        return (self.look(claims.proven(self, claim, batch_id)) for claim in found)
 
     def records_max(self, split: Split, batch_id: int) -> int | None:  # noqa: ARG002
         return split.end - split.start
