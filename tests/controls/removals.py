@@ -520,6 +520,11 @@ OF_SECONDS: dict[str, Removal] = {
         "plan.partitions:without_private", "one.name not in over", new="True"
     ),
     "old times of old writers are dead letters": gives("formats.parquet:since", {}),
+    "what is written on leaves its time open":
+        code("plan.covered:with_growing", "open_from = min(begun, default=None)",
+             new="open_from = None"),
+    "a file that never rests is refused":
+        code("plan.covered:with_growing", "since < start - (request.interval[1] - request.interval[0])"),
     "a file within the delay leaves it open":
         sql("plan.covers", "WHEN EXISTS", "WHEN false AND EXISTS"),
     "an INT96 that Arrow wraps is a dead letter": gives("formats.parquet:_far", ()),

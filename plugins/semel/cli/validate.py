@@ -28,8 +28,8 @@ def _when(schedule: str) -> str:
 
 
 def _notes(spec: "Spec") -> list[str]:
-    """Warnings: what of `notify` this shell can see to be wrong, for Airflow may have another; and a
-    delay that no run looks back for.
+    """Warnings: what of `notify` this shell can see to be wrong, for Airflow may have another; and
+    late parts that no run looks back for.
     """
     from semel.declare.durations import format_duration
 
@@ -39,6 +39,12 @@ def _notes(spec: "Spec") -> list[str]:
         notes.append(
             f"window.delay is {wanted}, and no run looks back so far: what comes within it, but "
             f"after the run of its interval, stays unread. Declare source.lookback: {wanted}"
+        )
+    elif getattr(spec.source, "interval_from", None) == "mtime" and not spec.source.lookback:
+        notes.append(
+            "interval_from is mtime, and no run looks back: what is still written, or uploaded, when "
+            "its interval ends is left for a later run, or unread. Declare source.lookback: as long as "
+            "that takes"
         )
     if not spec.notify:
         return notes

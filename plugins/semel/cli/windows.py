@@ -78,10 +78,11 @@ def _notes(answer: "Answer") -> list[str]:
     if answer.select is Select.ARRIVAL:
         known = f"{answer.known.astimezone(UTC):%F %H:%M:%S} UTC" if answer.known else "not known"
         lines.append(f"event time: {known}")
-        lines += [f"held by {one.name}: {one.why}" for one in answer.holders]
-        lines += [f"next: semel gaps {name}"] if answer.holders else []
     elif answer.known is None:
         lines.append(f"nothing of {name} is covered yet: no run has finalized or found nothing")
+    held = "held by" if answer.select is Select.ARRIVAL else "not read:"
+    lines += [f"{held} {one.name}: {one.why}" for one in answer.holders]
+    lines += [f"next: semel gaps {name}"] if answer.holders else []
     commands = list(dict.fromkeys(c for window in answer.windows for c in window.commands))
     lines += [f"next: {command}" for command in commands[:FILES_NAMED_MAX]]
     rest = len(commands) - FILES_NAMED_MAX

@@ -123,7 +123,7 @@ def plan(
             log=log,
         )  # fmt: skip
         try:
-            survey = look(ledger, pipeline, request)
+            survey = covered.with_growing(request, look(ledger, pipeline, request))
             draft = cut.cut(request, survey)
             survey = replace(survey, refusals=(*survey.refusals, *draft.refused))
         except FileNotFoundError:  # Moved meanwhile: look again.

@@ -3,19 +3,70 @@
 A plan with select: interval takes all that is unclaimed of its window (P10). So it covers that
 window, up to the moment at which it began to look, unless something of it is refused or not whole,
 and but for what an open batch of another request may have claimed. A file that came after the run of
-its interval, but within the delay of its windows, is not in it: these windows stay open.
+its interval, but within the delay of its windows, is not in it: these windows stay open. So does the
+time since when a part has been written that is of a later interval by its last write.
 """
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 
 from semel.ledger import change, row
 from semel.model.times import Times
-from semel.plan import idle
 from semel.plan.cut import Draft
-from semel.plan.survey import Request, Survey
-from semel.sources import in_window
+from semel.plan.survey import GROWING, Request, Survey
+from semel.sources import Found, Refusal, in_window
+
+
+# Keeps P10, W2.
+def with_growing(request: Request, survey: Survey) -> Survey:
+    """The survey of a plan that passes over unread parts, because they were written after its
+    window: if they were written in it too, its time stays open from there on. Refuses a part that
+    the run before this one has passed over as well.
+    """
+    if request.window is None:
+        return survey
+    (start, end), delay = request.window, _delay(request)
+    known = {
+        offer.name: offer.known for offer in survey.matched.offers
+        if offer.known and offer.known.source_partition_id not in survey.holes
+    }  # fmt: skip
+    begun, refusals = [], []
+    for part in survey.unread_beside(request.window):
+        since = part.when >= end and survey.source.written_since(part, known.get(part.name))
+        if not since or since >= min(end, part.when - delay):
+            continue
+        begun.append(since)
+        if since < start - (request.interval[1] - request.interval[0]):
+            refusals.append(_growing(request, part, since))
+        else:
+            request.log(
+                f"{part.name!r} is of a later interval, by its last write, and has been written "
+                f"since {since:%F %T} UTC: from then on nothing is complete until it is read. "
+                f"{_reading(request, part, since)} reads it now"
+            )
+    open_from = min(begun, default=None)
+    return replace(survey, refusals=(*survey.refusals, *refusals), open_from=open_from)
+
+
+def _growing(request: Request, part: Found, since: datetime) -> Refusal:
+    detail = (
+        f"it has been written since {since:%F %T} UTC, and last at {part.when:%F %T} UTC, so each run "
+        f"leaves it to a later one. {_reading(request, part, since)} reads it now. Declare "
+        "source.select: arrival, or a source.lookback of as long as such a file is written"
+    )
+    return Refusal(name=part.name, reason=GROWING, detail=detail, when=request.window[0])
+
+
+def _reading(request: Request, part: Found, since: datetime) -> str:
+    """The command that reads a part, also if it is written meanwhile."""
+    until = max(part.when, datetime.now(UTC)).date() + timedelta(days=1)
+    return f"`semel run {request.spec.name} --interval {since.date()} {until}`"
+
+
+def _delay(request: Request) -> timedelta:
+    return request.spec.window.delay if request.spec.window else timedelta()
 
 
 # Keeps W2.
@@ -44,16 +95,16 @@ def covers(
     """What a plan covers that sees all, and whether some of that is not covered yet. It holds
     under the pipeline's lock.
     """
-    start, end = request.window
-    delay = request.spec.window.delay if request.spec.window else timedelta()
+    (start, end), delay = request.window, _delay(request)
     late = set()
     if delay:  # A part is of as much time as the run's interval, or less.
         first = start - delay - (request.interval[1] - request.interval[0])
-        late = {found.when for found in idle.others(request, survey) if first < found.when < start}
+        unread = survey.unread_beside(request.window)
+        late = {part.when for part in unread if first < part.when < start}
+    end = min(end, request.looked_at, survey.open_from or end)
     found = row(
         connection, "plan", "covers",
-        pipeline_id=pipeline_id, start=start, end=max(start, min(end, request.looked_at)),
-        late=sorted(late), delay=delay,
+        pipeline_id=pipeline_id, start=start, end=max(start, end), late=sorted(late), delay=delay,
     )  # fmt: skip
     return Times.from_ledger(found["covers"]), found["is_new"]
 

@@ -83,27 +83,17 @@ def _holder(row: Row) -> Holder:
 
 
 def earlier(request: Request, survey: Survey) -> dict[date, int]:
-    """By day (UTC), how much from before the request's window and before today is new or has
-    changed since a plan saw it: it came late, or nobody ran its interval. Refused names are left
-    out.
+    """By day (UTC), how much from before the request's window and before today has something
+    unclaimed: it came late, or nobody ran its interval.
     """
     if request.window is None:
         return {}
     start = min(request.window[0], datetime.combine(datetime.now(UTC), time(), UTC))
-    return _by_day(f for f in others(request, survey) if f.when < start)
+    return _by_day(f for f in survey.unread_beside(request.window) if f.when < start)
 
 
 def _elsewhere(request: Request, survey: Survey) -> dict[date, int]:
-    return _by_day(others(request, survey))
-
-
-def others(request: Request, survey: Survey) -> list[Found]:
-    """What is unclaimed, or has changed since a plan saw it, of another time than the window."""
-    if request.window is None:
-        return []
-    refused = {refusal.name for refusal in survey.refusals}
-    others = (f for f in survey.unsettled if f.when and not in_window(f.when, request.window))
-    return [found for found in others if found.name not in refused]
+    return _by_day(survey.unread_beside(request.window))
 
 
 def _by_day(found: Iterable[Found]) -> dict[date, int]:

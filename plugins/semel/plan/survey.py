@@ -31,9 +31,13 @@ from semel.sources import (
     Source,
     Spans,
     Window,
+    in_window,
 )
 
 _T = TypeVar("_T")
+
+GROWING = "growing"
+"""The reason why a part is refused that was written before a plan's window, and after it."""
 
 LOOKS_MAX = 20
 """Looks at a source that changes meanwhile: one that does so more often never holds still."""
@@ -86,6 +90,23 @@ class Survey:
     """The rows of semel.refusal."""
     is_full: bool
     """Whether a plan has left nothing since the newest batch."""
+    open_from: datetime | None = None
+    """Since when a part of a later time has been written: the time from there on stays open."""
+
+    def unread_beside(self, window: Window) -> list[Found]:
+        """Things of another time than the window of which something is unclaimed. Refused ones are
+        left out.
+        """
+        if window is None:
+            return []
+        over = {refusal.name for refusal in self.refusals}
+        over |= {
+            o.name for o in self.matched.offers
+            if o.known and o.ahead <= o.known.reached > 0
+            and o.known.source_partition_id not in self.holes
+        }  # fmt: skip
+        others = (f for f in self.unsettled if f.when and not in_window(f.when, window))
+        return [found for found in others if found.name not in over]
 
     @property
     def same_refusals(self) -> bool:
@@ -130,7 +151,10 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
         shown = source.discover()
         state, held, before, spans = reading.result()
     shown, known = held.known(ledger, pipeline_id, shown)
-    known = replace(known, orphans=frozenset(state.orphans))
+    stored = known.refused
+    # Each plan decides by itself whether a part is written on.
+    refused = [refusal for refusal in stored if refusal.reason != GROWING]
+    known = replace(known, orphans=frozenset(state.orphans), refused=refused)
     matched = source.match(shown, known, request.window)
     for note in (*shown.notes, *matched.notes):
         request.log(note)
@@ -172,6 +196,6 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
             *matched.refused,
             *(source.gone(item, spans[item.partition.source_partition_id]) for item in gone),
         ),
-        stored=known.refused,
+        stored=stored,
         is_full=state.is_full,
     )

@@ -56,8 +56,8 @@ class Holder(NamedTuple):
 class Answer:
     """The answer of windows, newest first. `known`: the newest time that something is known of: of
     a pipeline with select: arrival its event time. `declared`: they are those of `window`, and
-    not the intervals of the schedule. `holders`: what holds the held ones, as far as the ledger
-    knows, the first HOLDERS_SHOWN.
+    not the intervals of the schedule. `holders`: what holds the held ones, or keeps others from
+    being complete, as far as the ledger knows, the first HOLDERS_SHOWN.
     """
 
     pipeline: str
@@ -118,19 +118,22 @@ def windows(
         declared=spec.window is not None,
         known=is_complete.known if is_complete.covered is not None else is_complete.event_time,
         windows=found,
-        holders=_holders(ledger, spec) if State.HELD in (one.state for one in found) else (),
+        holders=_holders(ledger, spec, {window.state for window in found}),
     )
 
 
-def _holders(ledger: Ledger, spec: Spec) -> tuple[Holder, ...]:
+def _holders(ledger: Ledger, spec: Spec, states: set[State]) -> tuple[Holder, ...]:
     """The open batches, refusals and unread parts, as the last plan saw them."""
+    by_interval = spec.source.select is Select.INTERVAL
+    if not (by_interval or State.HELD in states) or states == {State.COMPLETE}:
+        return ()
     found = ledger.rows("completeness", "holders", name=spec.name, count=HOLDERS_SHOWN)
     holders = [
         Holder(r["name"], r["why"] or f"{r['unread']:,} {spec.source.unit} are unread")
         for r in found
     ]
     nothing = Holder("the source", "the newest run left data unread, or none has looked since")
-    return tuple(holders) or (nothing,)
+    return tuple(holders) or (() if by_interval else (nothing,))
 
 
 def newest(is_complete: Completeness, declared: Windows) -> Range | None:

@@ -339,6 +339,15 @@ class Source(ABC):
         FileNotFoundError: the source changed meanwhile; look again.
         """
 
+    def written_since(
+        self, found: Found, known: Partition | None  # noqa: ARG002 - most have one time
+    ) -> datetime | None:
+        """Since when the unread part of something shown has been written, where its time is that of
+        its last write. In the driver, when a plan does not take it. Returns None if nothing tells
+        that, or if its time is that of all its records.
+        """
+        return None
+
     @abstractmethod
     def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
         """The refusal shown for positions that vanished before anyone read them."""

@@ -9,6 +9,7 @@ import os
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import xxhash
@@ -78,6 +79,16 @@ class FilePartition(OfFile, Partition):
     @property
     def birth_ns(self) -> int | None:
         return self.evidence.get("birth_ns")
+
+    @property
+    def rest_ns(self) -> int | None:
+        """The last write before which nothing is unread. Returns None if nothing was read, or if
+        claims were released since.
+        """
+        if self.reached == self.seen > 0:  # The last plan saw nothing unread, and this time.
+            return self.mtime_ns
+        end, mtime_ns = self.evidence.get("rest", (0, None))
+        return mtime_ns if end == self.reached else None
 
     @property
     def head_length(self) -> int:
@@ -291,6 +302,16 @@ def prefixes(head: bytes, lengths: list[int]) -> list[tuple[int, str]]:
     return found
 
 
+def written_since(
+    context: Context, path: str, known: FilePartition | None = None
+) -> datetime | None:
+    """As `Source.written_since`."""
+    if context.declared.interval_from != "mtime":
+        return None
+    began = (known and known.rest_ns) or birth_ns(path)
+    return began and datetime.fromtimestamp(began / 1e9, UTC)
+
+
 def still(path: str, known: FilePartition) -> int | None:
     """The size of the file of a partition at a path; None when another file is there.
 
@@ -303,21 +324,23 @@ def still(path: str, known: FilePartition) -> int | None:
     return None if signed(status.st_ino) != known.inode or other_life else status.st_size
 
 
-_AT_EMPTY_PATH, _STATX_BTIME, _STATX_BYTES = 0x1000, 0x800, 256
+_AT_FDCWD, _AT_EMPTY_PATH, _STATX_BTIME, _STATX_BYTES = -100, 0x1000, 0x800, 256
 _MASK = struct.Struct("=I")  # struct statx begins with it
 _BTIME, _BTIME_AT = struct.Struct("=qI"), 80  # stx_btime: seconds and nanoseconds
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def birth_ns(handle: int) -> int | None:
-    """When an open file was made, in nanoseconds since 1970; None where nobody knows.
+def birth_ns(file: int | str) -> int | None:
+    """When an open file, or the one at a path, was made, in nanoseconds since 1970. Returns None if
+    the file system does not say so, or if there is no file.
 
     Python's os.stat has no birth time on Linux, so this asks statx(2).
     """
     buffer = ctypes.create_string_buffer(_STATX_BYTES)
-    if not hasattr(_libc, "statx") or _libc.statx(
-        handle, b"", _AT_EMPTY_PATH, _STATX_BTIME, buffer
-    ):
+    place = (file, b"", _AT_EMPTY_PATH)
+    if isinstance(file, str):
+        place = (_AT_FDCWD, os.fsencode(file), 0)
+    if not hasattr(_libc, "statx") or _libc.statx(*place, _STATX_BTIME, buffer):
         return None
     if not _MASK.unpack_from(buffer)[0] & _STATX_BTIME:
         return None

@@ -35,6 +35,7 @@ def offer_of(seen: Seen, known: FilePartition | None, *, start: int = 0) -> File
     else:
         there = known.seen if known else 0
         ahead = max(file.size, (known.reached if known else 0) + 1)
+    rest = {"rest": [known.reached, known.rest_ns]} if known and known.rest_ns else {}
     return FileOffer(
         name=file.path,
         identity=file.identity,
@@ -43,7 +44,7 @@ def offer_of(seen: Seen, known: FilePartition | None, *, start: int = 0) -> File
         start=start,
         seen=there,
         ahead=ahead,
-        evidence={"birth_ns": seen.birth_ns},
+        evidence={"birth_ns": seen.birth_ns} | rest,
         settled=content is not None,
         file=file,
         content=content,

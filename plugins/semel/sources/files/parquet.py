@@ -15,9 +15,10 @@ import xxhash
 
 from semel.declare.context import Context
 from semel.model.batch import Claim
-from semel.sources import Look, Partition, Refusal
+from semel.sources import Found, Look, Partition, Refusal
 from semel.sources.files import away, probe
 from semel.sources.files.content import open_file
+from semel.sources.files.evidence import written_since
 from semel.sources.files.listing import ListedFile, file_time, inodes_below, list_files, listed
 from semel.sources.sealed import claims, parquet
 from semel.sources.sealed.matching import refusal
@@ -47,6 +48,9 @@ class ParquetFiles(SealedSource):
         parts = [_part(file) for file in found.found]
         told = {"notes": found.notes, "private": found.private, "complete": found.complete}
         return Listing(found=parts, refused=found.refused, **told)
+
+    def written_since(self, found: Found, known: Partition | None) -> datetime | None:  # noqa: ARG002
+        return written_since(self.context, found.name)
 
     def look(self, part: Part) -> Looked:
         with _opened(part) as file:

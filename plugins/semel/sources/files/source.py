@@ -6,6 +6,7 @@ What parses records is imported by who reads them: plan and finalize do not.
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +16,7 @@ from semel.formats.table import source_format
 from semel.model.batch import Claim
 from semel.sources import (
     Evidence,
+    Found,
     Gone,
     Known,
     Look,
@@ -29,7 +31,7 @@ from semel.sources import (
 from semel.sources.files import accepted, away, claimed, matching, offers, places, probe, refusals
 from semel.sources.files.claimed import ClaimedFile
 from semel.sources.files.content import is_gzip
-from semel.sources.files.evidence import FilePartition, read_up_to
+from semel.sources.files.evidence import FilePartition, read_up_to, written_since
 from semel.sources.files.facts import Knowledge
 from semel.sources.files.listing import Listing, list_files, listed
 from semel.sources.files.offers import FileOffer
@@ -68,6 +70,9 @@ class FilesSource(Source):
 
     def match(self, shown: Listing, known: Known, window: Window) -> Matched:
         return matching.match(self.context, shown, Knowledge.of(shown, known), window)
+
+    def written_since(self, found: Found, known: Partition | None) -> datetime | None:
+        return written_since(self.context, found.name, known and FilePartition.of(known))
 
     def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
         return refusals.gone(self.context, FilePartition.of(gone.partition), spans, gone.where)
