@@ -6,7 +6,7 @@ and but for what an open batch of another request may have claimed. A file that 
 its interval, but within the delay of its windows, is not in it: these windows stay open.
 """
 
-from datetime import timedelta
+from datetime import datetime
 
 import sqlalchemy as sa
 
@@ -37,23 +37,29 @@ def sees_all(request: Request, survey: Survey, draft: Draft) -> bool:
     )
 
 
+def late_times(request: Request, survey: Survey) -> list[datetime]:
+    """The times of unclaimed parts of earlier windows that end within the delay of this one."""
+    start, delay = request.window[0], request.spec.delay
+    if not delay:
+        return []
+    # A part is of as much time as the run's interval, or less.
+    first = start - delay - (request.interval[1] - request.interval[0])
+    parts = idle.others(request, survey)
+    return sorted({part.when for part in parts if first < part.when < start})
+
+
 # Keeps W2.
 def covers(
-    connection: sa.Connection, pipeline_id: int, request: Request, survey: Survey
+    connection: sa.Connection, pipeline_id: int, request: Request, late: list[datetime]
 ) -> tuple[Times, bool]:
-    """What a plan covers that sees all, and whether some of that is not covered yet. It holds
-    under the pipeline's lock.
+    """The time that a plan covers which sees all, and whether some of that is not covered yet. It
+    holds under the pipeline's lock. `late`: as `late_times` returns.
     """
     start, end = request.window
-    delay = request.spec.window.delay if request.spec.window else timedelta()
-    late = set()
-    if delay:  # A part is of as much time as the run's interval, or less.
-        first = start - delay - (request.interval[1] - request.interval[0])
-        late = {found.when for found in idle.others(request, survey) if first < found.when < start}
     found = row(
         connection, "plan", "covers",
         pipeline_id=pipeline_id, start=start, end=max(start, min(end, request.looked_at)),
-        late=sorted(late), delay=delay,
+        late=late, delay=request.spec.delay,
     )  # fmt: skip
     return Times.from_ledger(found["covers"]), found["is_new"]
 
