@@ -151,6 +151,11 @@ def _shared(spec: Spec, other: Spec) -> Iterator[str]:
     for (key, own), (_, place) in product(_written(spec), _written(other)):
         if own.overlaps(place):
             yield f"{key}: {own} overlaps with {place}"
+    key, own, place = f"sink.{spec.sink.located_by}", spec.sink.whereabouts(), other.sink.whereabouts()
+    for derived in filter(place.overlaps, _derived(spec)):
+        yield f"{key}: {derived}, which semel makes for {own}, overlaps with {place}"
+    for derived in filter(own.overlaps, _derived(other)):
+        yield f"{key}: {own} overlaps with {derived}, which semel makes for {place}"
     for one, two in ((spec, other), (other, spec)):
         table, read = one.sink.whereabouts(), two.source.place()
         if one.sink.vacuumed and read and table.holds(read):
@@ -158,10 +163,19 @@ def _shared(spec: Spec, other: Spec) -> Iterator[str]:
 
 
 def _written(spec: Spec) -> list[tuple[str, Location]]:
-    """The places that a pipeline writes to, each with the key that declares it."""
-    archive = Location.of(spec.declared_archive())
+    """The places that a pipeline writes to, each with the key that declares it. The archive of a
+    sink that is a mount lies in the sink.
+    """
+    archive, folder = spec.declared_archive(), spec.sink_path()
+    if archive is None:
+        beside = folder or settings.data_roots()[0] / spec.name
+        archive = beside.parent / sinks.ARCHIVES / beside.name
     places = [(f"sink.{spec.sink.located_by}", spec.sink.whereabouts())]
-    return [*places, *([("sink.archive", archive)] if archive else [])]
+    return [*places, ("sink.archive", Location.of(archive))]
+
+
+def _derived(spec: Spec) -> tuple[Location, ...]:
+    return spec.sink.derived_places(counts=spec.aggregate is not None)
 
 
 def _same_files(spec: Spec, other: Spec) -> str | None:
