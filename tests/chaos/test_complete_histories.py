@@ -50,6 +50,12 @@ STEPS, LEDGER_STEPS = (6, 14), (8, 20)
 WHOLE = 25
 """One history of so many runs every verb."""
 
+SIZES = "1 hour", "45 minutes", "24 minutes", "17280 s", "1 day", "1 week"
+ZONES = (
+    "UTC", "Australia/Lord_Howe", "Antarctica/Troll", "Pacific/Chatham", "Pacific/Apia",
+    "Africa/Casablanca", "America/Sao_Paulo", "America/Havana",
+)  # fmt: skip
+
 DAY = datetime(2025, 11, 3, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 AHEAD = datetime.now(UTC).replace(microsecond=0) + timedelta(days=9)
@@ -82,7 +88,7 @@ class History:
             source={"path": f"{self.name}/*.jsonl", "on_refused": "warn"},
             record_id=self.random.choice([["id"], None]),
             record_time="at",
-            window={"size": "1 hour", "delay": f"{self.delay} hours"},
+            window={"delay": f"{self.delay} hours", **self.drawn_window()},
             limits={"bytes_per_batch_max": self.random.choice([1, 200, 300, 10**6])},
         )
         self.records: list[Record] = []
@@ -98,6 +104,10 @@ class History:
     def __str__(self) -> str:
         there = [f"{r.number} {r.name}+{r.start} at {r.at} since {r.seen}" for r in self.records]
         return "\n".join([", ".join(self.said), *there, f"looks {self.looks}"])
+
+    def drawn_window(self) -> dict[str, str]:
+        """Of any size and zone: how far the records have come depends on neither."""
+        return {"size": self.random.choice(SIZES), "zone": self.random.choice(ZONES)}
 
     # What may happen.
 
@@ -353,7 +363,7 @@ class WholeHistory(History):
         super().__init__(bench, ledger, seed)
         self.below = link(
             SimpleNamespace(bench=bench), f"{self.name}_below", self.name, record_time="at",
-            window={"size": "1 hour"},
+            window=self.drawn_window(),
         )  # fmt: skip
         self.below_allowed: list[datetime] = []
 

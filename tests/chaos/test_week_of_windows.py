@@ -1,18 +1,23 @@
 """A week of flights, counted by window: the same rows, whatever the batches, their order and their
-deaths.
+deaths, the zone, the windows' size, and whether a record has a time or a date.
+
+The seed draws these, and moves the week to where the zone's clock changes. The judge finds windows
+minute by minute, with Python's zoneinfo alone.
 """
 
 import multiprocessing.context
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo, available_timezones
 
 import duckdb
 import psycopg
@@ -35,7 +40,21 @@ from tiers import SEED
 
 Interval = tuple[datetime, datetime]
 
-BEGIN, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 8, tzinfo=UTC)
+BEGIN, WEEK = datetime(2013, 1, 1, tzinfo=UTC), timedelta(days=7)
+"""When the flights were."""
+
+MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
+ZONES = (
+    "Australia/Lord_Howe", "Antarctica/Troll", "Pacific/Chatham", "Pacific/Apia", "Africa/Casablanca",
+    "America/Sao_Paulo", "America/Havana", "America/St_Johns", "Asia/Kathmandu", "Europe/Berlin",
+)  # fmt: skip
+"""Drawn as often as all others together."""
+
+NO_ZONES = {"localtime", "Factory"}
+
+YEARS = 1973, 2025
+"""Before, some clocks differ from UTC by seconds; after, the week would not be over."""
+
 FILE_NAME = "flights-%Y-%m-%dT%H%M.jsonl"
 BACKFILLS = 4
 LIVE_DAYS = 1
@@ -48,13 +67,14 @@ WAIT_SECONDS = 3_000
 SCHEMA = {
     "year": "int", "month": "int", "day": "int", "carrier": "string", "flight": "int",
     "origin": "string", "dest": "string", "dep_time": "int", "dep_delay": "int",
-    "arr_delay": "int", "air_time": "decimal(8,2)", "tailnum": "string", "time_hour": "timestamp",
+    "arr_delay": "int", "air_time": "decimal(8,2)", "tailnum": "string", "time_hour": "timestamp", "flown": "date",
 }  # fmt: skip
 COLUMNS = {
     "flights": "count()", "departed": "count(dep_time)", "delay": "sum(dep_delay)",
     "air": "sum(air_time)", "best": "min(arr_delay)", "last": "max(tailnum)",
     "places": "distinct(dest)",
 }  # fmt: skip
+TIME = re.compile(rb'"time_hour":"([^"]+)"')
 
 COUNTED = """
     WITH good AS (
@@ -65,53 +85,126 @@ COUNTED = """
             CAST(raw->>'$.dep_delay' AS INTEGER) AS dep_delay,
             CAST(raw->>'$.arr_delay' AS INTEGER) AS arr_delay,
             CAST(raw->>'$.air_time' AS DECIMAL(8, 2)) AS air_time,
-            CAST(replace(raw->>'$.time_hour', 'Z', '') AS TIMESTAMP) AS hour
+            raw->>'$.time_hour' AS time, raw->>'$.flown' AS date
         FROM lines
         WHERE json_valid(raw) AND (raw->>'$.origin') IS NOT NULL
             AND json_type(raw, '$.flight') = 'UBIGINT'
     )
-    SELECT window_start, window_start + INTERVAL 3 HOURS AS window_end, carrier,
+    SELECT "begin", "end", carrier,
         count(*) AS flights, count(dep_time) AS departed, sum(dep_delay) AS delay,
         sum(air_time) AS air, min(arr_delay) AS best, max(tailnum) AS last,
         count(DISTINCT dest) AS places, GROUPING(carrier) AS level
-    FROM (SELECT *, hour - to_hours(back) AS window_start FROM good, range(3) AS of(back))
-    GROUP BY GROUPING SETS ((window_start, carrier), (window_start))
+    FROM good JOIN windows ON of = {of}
+    GROUP BY GROUPING SETS (("begin", "end", carrier), ("begin", "end"))
 """
-"""The lines, read by DuckDB alone: each flight once, in each window of three hours."""
+"""The lines, read by DuckDB alone: each flight once, in each window of its time."""
 
 
-def write_week(folder: Path, files: int) -> None:
+@dataclass(frozen=True)
+class Clock:
+    """How flights are counted, and when they are. `every` is in seconds."""
+
+    zone: str
+    every: int
+    count: int
+    by_date: bool
+    begin: datetime
+
+    @classmethod
+    def drawn(cls, draw: random.Random) -> "Clock":
+        """Any zone, and any size of whole minutes that `validate` accepts."""
+        zone = draw.choice([draw.choice(ZONES), draw.choice(sorted(available_timezones() - NO_ZONES))])
+        by_date = draw.random() < 0.3
+        sizes = [DAY.total_seconds(), WEEK.total_seconds()]
+        parts = [n for n in range(60, 86_400, 60) if 86_400 % n == 0]
+        every = draw.choice(sizes if by_date else [*parts, *sizes * 5])
+        first, last = (datetime(year, 1, 2, tzinfo=UTC) for year in YEARS)
+        days = [first + n * DAY for n in range((last - first).days)]
+        ahead = [day.astimezone(ZoneInfo(zone)).utcoffset() for day in days]
+        changes = [day for n, day in enumerate(days[1:]) if ahead[n] != ahead[n + 1]]
+        begin = draw.choice(changes or days) - draw.randint(1, 8_000) * MINUTE
+        return cls(zone, int(every), draw.choice([1, 1, 2, 3, 7]), by_date, begin)
+
+    @property
+    def end(self) -> datetime:
+        """When the week is over."""
+        return self.begin + WEEK
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """The keys of a declaration."""
+        window = {"size": f"{self.every * self.count} s", "every": f"{self.every} s",
+                  "zone": self.zone}  # fmt: skip
+        return {"record_time": "flown" if self.by_date else "time_hour", "window": window}
+
+    def moved(self, line: bytes) -> bytes:
+        """A flight's line, with its times in this week, and with its date."""
+
+        def at(text: re.Match) -> bytes:
+            time = datetime.fromisoformat(text[1].decode()) + (self.begin - BEGIN)
+            return f'"time_hour":"{time:%Y-%m-%dT%H:%M:%SZ}","flown":"{time:%Y-%m-%d}"'.encode()
+
+        return TIME.sub(at, line)
+
+    def windows(self) -> pa.Table:
+        """Begin and end of each window, and the times, as texts, of which it is."""
+        zone, around = ZoneInfo(self.zone), 5 * DAY + (self.count + 1) * timedelta(seconds=self.every)
+        since = datetime(1970, 1, 5) if self.every == WEEK.total_seconds() else datetime(1970, 1, 1)
+        by_day = self.every % DAY.total_seconds() == 0
+        newest, day, starts, times, dates = datetime.min, date.max, [], {}, {}
+        for n in range((WEEK + 2 * around) // MINUTE):
+            moment = self.begin - around + n * MINUTE
+            shown = moment.astimezone(zone).replace(tzinfo=None)
+            multiple = shown - (shown - since) % timedelta(seconds=self.every)
+            if multiple > newest or (multiple == shown and not by_day):
+                starts.append(moment)
+            newest = max(newest, multiple) if by_day else multiple
+            times[f"{moment:%Y-%m-%dT%H:%M:%SZ}"] = len(starts) - 1
+            day = min(day, shown.date())
+            while day < shown.date():
+                day += DAY
+                dates[f"{day}"] = len(starts) - 1
+        near = (self.begin - 2 * DAY).isoformat(), (self.end + 3 * DAY).isoformat()
+        rows = [
+            {"of": text, "begin": starts[at - back], "end": starts[at - back + self.count]}
+            for text, at in (dates if self.by_date else times).items()
+            if near[0] <= text <= near[1] for back in range(self.count)
+        ]  # fmt: skip
+        return pa.Table.from_pylist(rows)
+
+
+def write_week(folder: Path, files: int, clock: Clock) -> None:
     """The demo's first week, in so many files in place of one a day."""
     folder.mkdir(parents=True)
     per_day = files // flights.DAYS_PER_WEEK
     for day in flights.days_of(1):
-        lines, begin = flights.lines_of(day)[0], datetime(*day.timetuple()[:3], tzinfo=UTC)
+        lines = flights.lines_of(day)[0]
+        begin = datetime(*day.timetuple()[:3], tzinfo=UTC) + (clock.begin - BEGIN)
         for slot in range(per_day):
             part = lines[len(lines) * slot // per_day : len(lines) * (slot + 1) // per_day]
             path = folder / f"{begin + slot * timedelta(days=1) / per_day:{FILE_NAME}}"
-            path.write_bytes(b"".join(line.raw + b"\n" for line in part))
+            path.write_bytes(b"".join(clock.moved(line.raw) + b"\n" for line in part))
 
 
-def counting(bench: Workbench, name: str, kind: str) -> Spec:
-    """Flights by carrier and in all, of three hours each hour."""
+def counting(bench: Workbench, name: str, kind: str, clock: Clock) -> Spec:
+    """Flights by carrier and in all."""
     sink = {"sink": {**TABLE, "table": name}} if kind == "postgres" else {}
     return bench.spec(
         name,
         source={"path": "week/*.jsonl", "schema": SCHEMA, "select": "interval",
                 "interval_from": FILE_NAME},
         record_id=["year", "month", "day", "carrier", "flight", "origin"],
-        record_time="time_hour",
-        window={"size": "3 hours", "every": "1 hour", "zone": "America/New_York"},
         aggregate={"by": [["carrier"], []], "columns": COLUMNS},
         schedule="*/10 * * * *",
+        **clock.declared,
         **sink,
     )  # fmt: skip
 
 
-def intervals(number: int) -> list[Interval]:
+def intervals(begin: datetime, number: int) -> list[Interval]:
     """So many, which make the week."""
-    each = (END - BEGIN) / number
-    return [(BEGIN + n * each, BEGIN + (n + 1) * each) for n in range(number)]
+    each = WEEK / number
+    return [(begin + n * each, begin + (n + 1) * each) for n in range(number)]
 
 
 def run(ledger: Ledger, spec: Spec, kind: str, interval: Interval) -> None:
@@ -186,12 +279,14 @@ def noticed() -> Iterator[set[str]]:
         yield found
 
 
-def side_by_side(children: Children, batches: int, passed: set[str], draw: random.Random) -> None:
+def side_by_side(
+    children: Children, todo: list[Interval], passed: set[str], draw: random.Random
+) -> None:
     """A live schedule of the newest day, and four backfills of what was before: forwards,
     backwards, and in any order. At each point that a run passes one of them is killed; where there
     are many batches, each of them.
     """
-    todo = intervals(batches)
+    batches = len(todo)
     of_live = batches * LIVE_DAYS // flights.DAYS_PER_WEEK
     past, live = todo[:-of_live], todo[-of_live:]
     parts = [past[len(past) * n // BACKFILLS : len(past) * (n + 1) // BACKFILLS]
@@ -264,15 +359,19 @@ def _in_utc(time: datetime) -> datetime:
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
-def counted(folder: Path) -> dict[tuple, tuple]:
+def counted(folder: Path, clock: Clock) -> dict[tuple, tuple]:
     """The rows as DuckDB counts them, from the bytes of the files."""
     raw = [line for path in sorted(folder.iterdir()) for line in path.read_bytes().splitlines()]
     good = [line.decode() for line in raw if _is_text(line)]
     with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
         connection.register("lines", pa.table({"raw": good}))
+        connection.register("windows", clock.windows())
+        of = "date" if clock.by_date else "time"
         found = connection.sql(
-            f"SELECT window_start, carrier, window_end, {', '.join(COLUMNS)}, "
-            f"window_start >= '{BEGIN:%F}' AND window_end <= '{END:%F}', level FROM ({COUNTED})"
+            f"""SELECT "begin", carrier, "end", {', '.join(COLUMNS)},
+            "begin" >= '{clock.begin}' AND "end" <= '{clock.end}', level
+            FROM ({COUNTED.format(of=of)})"""
         ).fetchall()
     return keyed(found)
 
@@ -299,32 +398,34 @@ def test_a_week_of_flights(
     times: half a minute, and half an hour in `make proof`.
     """
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", warehouse.dsn)
-    draw = random.Random(SEED)
-    write_week(bench.data / "week", batches)
-    expected = counted(bench.data / "week")
-    assert sum(row[1] for row in expected.values()) == 2 * 3 * len(flights.come(1))
+    draw = random.Random(f"{SEED} {kind}")
+    clock = Clock.drawn(draw)
+    print(clock)
+    write_week(bench.data / "week", batches, clock)
+    expected = counted(bench.data / "week", clock)
+    assert sum(row[1] for row in expected.values()) == 2 * clock.count * len(flights.come(1))
 
     def in_order(spec: Spec, order: list[Interval]) -> None:
         for interval in order:
             run(ledger, spec, "scheduled", interval)
 
-    *most, last = intervals(batches)
-    in_order(counting(bench, "one", kind), intervals(1))
-    in_order(counting(bench, "many", kind), most)
+    todo = intervals(clock.begin, batches)
+    in_order(counting(bench, "one", kind, clock), intervals(clock.begin, 1))
+    in_order(counting(bench, "many", kind, clock), todo[:-1])
     with noticed() as passed:
-        in_order(counting(bench, "many", kind), [last])
-    in_order(counting(bench, "backwards", kind), intervals(batches)[::-1])
-    killed = counting(bench, "killed", kind)
+        in_order(counting(bench, "many", kind, clock), todo[-1:])
+    in_order(counting(bench, "backwards", kind, clock), todo[::-1])
+    killed = counting(bench, "killed", kind, clock)
     path = bench.pipelines / f"{killed.name}.yaml"
     with Children(context=forks, dsn=ledger.dsn, spec_path=path, folder=tmp_path) as children:
-        side_by_side(children, batches, passed, draw)
+        side_by_side(children, todo, passed, draw)
     found = []
     for name in ("one", "many", "backwards", "killed"):
-        spec = counting(bench, name, kind)
+        spec = counting(bench, name, kind, clock)
         seen = Seen(spec, warehouse)
-        assert seen.rows == expected, name
+        assert seen.rows == expected, (name, clock)
         found.append(seen.exact)
         verdict = audit(spec)
         assert verdict.ok and verdict.proved_by == "windows, counted again", verdict
         assert verdict.batches == (1 if name == "one" else batches)
-    assert all(other == found[0] for other in found[1:])
+    assert all(other == found[0] for other in found[1:]), clock

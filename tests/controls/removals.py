@@ -400,7 +400,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a plan that refuses data is not full":
         code("plan.event_time:leaves_nothing", "survey.refusals or draft.refused"),
     "an open batch holds the frontier":
-        sql("finalize.frontier", "o.status IN ('planned', 'committed')", "false"),
+        sql("finalize.first_open", "b.status IN ('planned', 'committed')", "false"),
     "abandon takes the mark from later batches":
         sql("abandon.abandon_batch", "AND b.is_full", "AND false"),
     "windows that changed are named":
@@ -425,6 +425,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "a configuration that Airflow keeps back is missed": gives("airflow.replays:refuse_ignored"),
     "places of pipelines are compared": gives("pipeline:_shared", iter(())),
+    "tables that a sink makes are compared with declared ones": gives("pipeline:_derived", ()),
     "circles of pipelines are looked for": gives("pipeline:_circle", ()),
     # A set of buckets is its hull.
     "sets of buckets are exact": other("model.buckets:BUCKET_RANGES_MAX", lambda _: 1),

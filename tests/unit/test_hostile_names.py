@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from fixtures.batches.workbench import Workbench
 from fixtures.files.hostile import NAMES, SUFFIX
@@ -19,6 +20,7 @@ from semel.errors import LimitError
 from semel.formats.output import NULL_FOLDER
 from semel.limits import FOLDER_NAME_BYTES_MAX
 from semel.pipeline.spec import Spec
+from semel.sinks.files.spec import FilesSink
 from semel.sources import Refusal
 from semel.sources.files.listing import file_time, list_files
 from semel.stage.part_files import PartWriter
@@ -168,3 +170,21 @@ def test_other_values_as_folders(
     schema = pa.schema([("id", pa.int64()), ("x", kind)])
     found = folders(tmp_path, schema, [{"id": 1, "x": value} for value in values])
     assert sorted(found) == sorted(f"x={name}" for name in names)
+
+
+# Attacks S27.
+@pytest.mark.parametrize("letter", ["x", "\u0436", "\u6f22", "\U0001f600", "\u00e9", "%", "="])
+def test_validate_measures_folder_names_as_stage_writes_them(tmp_path: Path, letter: str) -> None:
+    """A column is taken where a value of one byte has room in its folder's name, and no other one."""
+
+    def folder(name: str) -> str:
+        schema = pa.schema([("id", pa.int64()), (name, pa.string())])
+        return next(iter(folders(tmp_path, schema, [{"id": 1, name: "v"}])))
+
+    size = len(folder(letter).encode()) - len("=v")
+    longest = letter * ((FOLDER_NAME_BYTES_MAX - len("=v")) // size)
+    (tmp_path / folder(longest)).mkdir()
+    declared = {"type": "files", "path": "out", "format": "parquet"}
+    assert FilesSink(**declared, partition_by=[longest]).folders == (longest,)
+    with pytest.raises(ValidationError, match="too long for the name of a folder"):
+        FilesSink(**declared, partition_by=[longest + letter])

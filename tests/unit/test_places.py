@@ -10,6 +10,7 @@ import pytest
 
 from fixtures.batches.workbench import Workbench
 from semel import pipeline, settings
+from semel.errors import SpecError
 from semel.pipeline.spec import Spec
 
 BROKERS = "b1:9092,b2:9092"
@@ -31,7 +32,7 @@ def topic(name: str, **more: str) -> dict[str, Any]:
     return {"type": "kafka", "topic": name, **(more or {"bootstrap_servers": BROKERS})}
 
 
-def table(connection: str, name: str, **more: str) -> dict[str, Any]:
+def table(connection: str, name: str, **more: object) -> dict[str, Any]:
     return {"type": "postgres", "connection": connection, "table": name, **more}
 
 
@@ -58,6 +59,11 @@ SINKS: dict[str, tuple[dict[str, Any], str]] = {
     "a table in a store below": (delta("s3://lake/a/d/"), "s3/lake/a/d"),
     "a table of the bucket": (delta("s3://lake", connection="c"), "s3/lake"),
     "a table in a store beside": (delta("s3://lake/abc"), "s3/lake/abc"),
+    "a container": (objects("az://lake/a", connection="azure"), "az/acc/lake/a"),
+    "a container, written otherwise": (delta("az://lake/a/d", connection="blue"), "az/acc/lake/a/d"),
+    "a container of another account": (delta("az://lake/a", connection="other_azure"), "az/two/lake/a"),
+    "a container by a tenant": (objects("az://sea/a", connection="tenant"), "az/two/sea/a"),
+    "a container of that account": (objects("az://sea", connection="other_azure"), "az/two/sea"),
     "topic": (topic("t"), "kafka/t"),
     "topic, other order": (topic("t", bootstrap_servers="b2:9092,B1:9092"), "kafka/t"),
     "topic, by a connection": (topic("t", connection="events"), "kafka/t"),
@@ -93,6 +99,13 @@ def connected(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
         "events": {"conn_type": "kafka", "host": "b2", "port": 9092},
         "warehouse": {"conn_type": "postgres", "host": "localhost", "schema": "db", "login": "u"},
         "house": {"conn_type": "postgres", "host": "127.0.0.1", "port": 5432, "schema": "db"},
+        "azure": {"conn_type": "wasb", "login": "acc", "password": "k1"},
+        "blue": {"conn_type": "wasb", "login": "Acc", "extra": {"sas_token": "sig"}},
+        "other_azure": {"conn_type": "wasb", "login": "two", "password": "k2"},
+        "tenant": {
+            "conn_type": "wasb", "host": "two.blob.core.windows.net", "login": "client",
+            "password": "s", "extra": {"tenant_id": "t"},
+        },
         "elsewhere": {"conn_type": "postgres", "host": "127.0.0.1", "schema": "other"},
     }
     for name, connection in known.items():
@@ -119,6 +132,25 @@ def test_two_sinks_in_one_place_are_refused(bench: Workbench, connected: None) -
             assert all("overlaps with" in why for why in found), found
 
 
+# Attacks P12.
+@pytest.mark.parametrize("connection", [None, "unknown", "warehouse"])
+def test_an_account_that_is_not_known_may_be_any(
+    bench: Workbench, connected: None, monkeypatch: pytest.MonkeyPatch, connection: str | None
+) -> None:
+    """The environment of this process is not that of another one; a connection may be wrong here."""
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "third")
+    known = bench.spec("one", sink=objects("az://lake/a", connection="azure"))
+    by = {"connection": connection} if connection else {}
+    for at, sink in enumerate((delta("az://lake/a", **by), objects("az://lake", **by))):
+        other = bench.spec(f"p{at}", sink=sink)
+        assert len(clash(known, other)) == len(clash(other, known)) == 1
+    source = {"type": "objects", "url": "az://lake", "format": "parquet", "schema": {"id": "string"}}
+    reads = bench.spec("two", source={**source, **by}).source
+    assert reads.reads(known.sink.whereabouts())
+    elsewhere = bench.spec("three", source={**source, "connection": "other_azure"}).source
+    assert not elsewhere.reads(known.sink.whereabouts())
+
+
 def test_each_kind_of_sink_is_in_the_table() -> None:
     """One that is new is missed."""
     from test_loops import types_of
@@ -126,6 +158,58 @@ def test_each_kind_of_sink_is_in_the_table() -> None:
     from semel.sinks import spec as sinks
 
     assert {sink["type"] for sink, _ in SINKS.values()} == types_of(sinks.declarations())
+
+
+COUNTS = {
+    "source": {"schema": {"at": "timestamp"}}, "record_id": None, "record_time": "at",
+    "window": {"size": "1 day"}, "aggregate": {"columns": {"n": "count()"}},
+}  # fmt: skip
+
+
+# Attacks P12.
+@pytest.mark.parametrize("counts", [True, False])
+@pytest.mark.parametrize(
+    ("one", "other", "refused"),
+    [
+        ("t", "t_parts", True), ("t", "t_windows", True), ("t", "public.t_parts", True),
+        ("d.t", 'd."t_parts"', True), ('"d.t"', 'public."d.t_windows"', True),
+        ("t", "d.t_parts", False), ("t", "t_part", False), ("t_parts", "t_windows", False),
+        ("a", "b", False),
+    ],
+)  # fmt: skip
+def test_tables_that_semel_makes_are_compared_with_declared_ones(
+    bench: Workbench, connected: None, one: str, other: str, refused: bool, counts: bool
+) -> None:
+    """A view of windows stands on tables whose names semel makes; another pipeline's rows in one of
+    them would be read as partial rows. In either order, and by any connection."""
+    sink = table("warehouse", one, create=True)
+    first = bench.spec("first", sink=sink, **COUNTS if counts else {})
+    second = bench.spec("second", sink=table("house", other))
+    for pair in ((first, second), (second, first)):
+        found = clash(*pair)
+        assert len(found) == (refused and counts), found
+        assert all("which semel makes for the table" in why for why in found), found
+
+
+@pytest.mark.parametrize("name", ["semel_batch", "d.semel_complete"])
+def test_a_table_of_notes_is_no_target(bench: Workbench, name: str) -> None:
+    """semel keeps which batches have landed there, of all pipelines of the schema."""
+    with pytest.raises(SpecError, match="semel keeps its own notes in the table"):
+        bench.spec(sink=table("warehouse", name))
+
+
+# Attacks P12.
+@pytest.mark.parametrize(
+    ("sink", "refused"), [(files("second"), True), (files("out/second"), False)]
+)
+def test_archives_that_nobody_declares_are_kept_apart(
+    bench: Workbench, sink: dict[str, Any], refused: bool
+) -> None:
+    """A table's archive is named after its pipeline, and a folder's after the folder."""
+    one, two = bench.spec("second", sink=table("w", "t")), bench.spec("first", sink=sink)
+    declared = bench.spec("third", sink={**table("w", "u"), "archive": "_semel/second/kept"})
+    assert bool(clash(one, two)) == bool(clash(two, one)) == refused
+    assert len(clash(one, declared)) == len(clash(declared, one)) == 1
 
 
 # Attacks P12.

@@ -1,7 +1,6 @@
 """`semel validate`: what is wrong with pipeline files, before Airflow sees them."""
 
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,9 +32,9 @@ def _notes(spec: "Spec") -> list[str]:
     """
     from semel.declare.durations import format_duration
 
-    notes, delay = [], spec.window.delay if spec.window else timedelta()
-    if spec.source.select == "interval" and spec.source.lookback < delay:
-        wanted = format_duration(delay)
+    notes = []
+    if spec.source.select == "interval" and spec.source.lookback < spec.delay:
+        wanted = format_duration(spec.delay)
         notes.append(
             f"window.delay is {wanted}, and no run looks back so far: what comes within it, but "
             f"after the run of its interval, stays unread. Declare source.lookback: {wanted}"

@@ -6,6 +6,7 @@ from datetime import timedelta
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
@@ -56,6 +57,9 @@ WINDOW_SLICES_MAX = 1_000
 
 DAY, WEEK = 86_400, 7 * 86_400
 """Seconds of both, where no clock is changed."""
+
+_ESCAPED = re.compile("[\0-\x7f\ufffe\uffff]+")
+"""ASCII, of which some is escaped; and what the XML of a store's listing does not have."""
 
 GLOB = re.compile(r"[*?\[]")
 """The characters that make a part of source.path a pattern."""
@@ -275,6 +279,17 @@ def path_problem(path: str) -> str | None:
     if parts and parts[-1] == "**":
         return "ends in **, which matches folders; add a file pattern such as /*.jsonl"
     return None
+
+
+def escaped(text: str) -> str:
+    """A text as a part of a folder's name. All but ASCII stays, for Spark decodes each %XX alone.
+    """
+    return _ESCAPED.sub(lambda found: quote(found[0], safe=""), text)
+
+
+def folder_head(name: str) -> str:
+    """How the name of a column's folder begins, before the value: `place=`."""
+    return f"{escaped(name)}="
 
 
 def slice_problem(length: timedelta) -> str | None:

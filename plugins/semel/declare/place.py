@@ -15,6 +15,7 @@ class Location:
 
     `kind`: FOLDER, PREFIX (of an object store), TOPIC or TABLE. `name`: canonical. `servers`: all
     names by which the service is known here; two locations with one in common are on one server.
+    Empty: it may be any server.
     """
 
     kind: str
@@ -33,7 +34,8 @@ class Location:
 
     def holds(self, other: "Location") -> bool:
         """Whether the other location is this one, or lies in it."""
-        if self.kind != other.kind or self.servers.isdisjoint(other.servers):
+        known = self.servers and other.servers
+        if self.kind != other.kind or known and self.servers.isdisjoint(other.servers):
             return False
         if self.kind in (FOLDER, PREFIX):
             return f"{other.name.rstrip('/')}/".startswith(f"{self.name.rstrip('/')}/")

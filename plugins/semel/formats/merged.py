@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 
 from semel.clients.sql import column, query, quoted
 from semel.declare.aggregate import END, FINAL, START, Aggregate, Function
-from semel.formats.output import NULL_FOLDER, escaped
+from semel.declare.parts import folder_head
+from semel.formats.output import NULL_FOLDER
 from semel.model.windows import UTC_TIME, Windows
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def files_query(counting: "Counting", folder: Path, markers: Path, by: pa.Schema
     values = {START: START} | {
         name: of_folder.format(
             column=column(name), kind=kind, at=len(f"{folder}/"),
-            name=quoted(f"/{escaped(name)}="), nothing=quoted(NULL_FOLDER),
+            name=quoted(f"/{folder_head(name)}"), nothing=quoted(NULL_FOLDER),
         )
         for name, kind in kinds.items()
     }  # fmt: skip

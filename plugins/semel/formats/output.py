@@ -3,15 +3,15 @@
 pyarrow.dataset brings pandas along, so it is imported by who asks for rows: most want markers.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from semel import limits
+from semel.declare.parts import escaped
 from semel.formats.pieces import PIECE_BYTES_MAX, cut, pieces
 from semel.formats.table import sink_format
 from semel.model.manifest import MarkedFile, Published
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 """The folder of rows without a value, as Hive names it. A text that is equal to it is escaped."""
-
-_ESCAPED = re.compile("[\0-\x7f\ufffe\uffff]+")
-"""ASCII, of which some is escaped; and what the XML of a store's listing does not have."""
 
 BOUNDED = {"batch_size": limits.PIECE_ROWS_MAX, "batch_readahead": 1, "fragment_readahead": 1}
 """How a dataset is read whose rows need not be read ahead: some row groups or blocks at once."""
@@ -109,12 +106,6 @@ def folder_values(
         for name in folders
         if name in columns.names
     }
-
-
-def escaped(text: str) -> str:
-    """A text as a part of a folder's name. All but ASCII stays, for Spark decodes each %XX alone.
-    """
-    return _ESCAPED.sub(lambda found: quote(found[0], safe=""), text)
 
 
 # Keeps L9.

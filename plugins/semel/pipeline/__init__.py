@@ -113,32 +113,42 @@ def clashes(loaded: dict[Path, Spec]) -> list[str]:
 @dataclass(frozen=True, kw_only=True)
 class _Places:
     """The places of a pipeline, resolved once: each pair of pipelines is compared. `written`: each
-    with the key that declares it.
+    with the key that declares it; `derived`: places that semel makes for the sink.
     """
 
     path: Path
     spec: Spec
     table: Location
     written: list[tuple[str, Location]]
+    derived: tuple[Location, ...]
     read: Location | None
     folder: Path | None
     drained: set[str]
 
     @classmethod
     def of(cls, path: Path, spec: Spec) -> Self:
-        table, archive = spec.sink.whereabouts(), Location.of(spec.declared_archive())
+        table = spec.sink.whereabouts()
         return cls(
             path=path,
             spec=spec,
             table=table,
             written=[
                 (f"sink.{spec.sink.located_by}", table),
-                *([("sink.archive", archive)] if archive else []),
+                ("sink.archive", Location.of(_archive(spec))),
             ],
+            derived=spec.sink.derived_places(counts=spec.aggregate is not None),
             read=spec.source.place(),
             folder=spec.source.folder(),
             drained=spec.source.drained,
         )
+
+
+def _archive(spec: Spec) -> Path:
+    """The archive as declared, or its default folder. That of a sink that is a mount lies in it."""
+    if (declared := spec.declared_archive()) is not None:
+        return declared
+    beside = spec.sink_path() or settings.data_roots()[0] / spec.name
+    return beside.parent / sinks.ARCHIVES / beside.name
 
 
 def _clashes(own: _Places, other: _Places) -> Iterator[str]:
@@ -190,6 +200,11 @@ def _shared(own: _Places, other: _Places) -> Iterator[str]:
     for (key, place), (_, beside) in product(own.written, other.written):
         if place.overlaps(beside):
             yield f"{key}: {place} overlaps with {beside}"
+    key = own.written[0][0]
+    for derived in filter(other.table.overlaps, own.derived):
+        yield f"{key}: {derived}, which semel makes for {own.table}, overlaps with {other.table}"
+    for derived in filter(own.table.overlaps, other.derived):
+        yield f"{key}: {own.table} overlaps with {derived}, which semel makes for {other.table}"
     for one, two in ((own, other), (other, own)):
         if one.spec.sink.vacuumed and two.read and one.table.holds(two.read):
             yield f"a vacuum of {one.table} deletes the files of {two.read}, a source"

@@ -60,6 +60,9 @@ def _of_folders(spec: Spec) -> Iterator[tuple[Key, str]]:
         yield tuple(key.split(".")), why
         return
     at, sink = ("sink", spec.sink.located_by), place.folder
+    # Keeps P12.
+    if place in spec.sink.derived_places(counts=spec.aggregate is not None):
+        yield at, f"semel keeps its own notes in {place}; write to another one"
     yield from _of_archive(spec, sink, source, at)
     if source is not None and (why := spec.source.misplaced()):
         yield ("source", "path"), why

@@ -264,6 +264,11 @@ class Spec(Model):
         return max(60, int(self.dedup.horizon.total_seconds()) // 32)
 
     @property
+    def delay(self) -> timedelta:
+        """How much later than its time a record may come. Nothing without windows."""
+        return self.window.delay if self.window else timedelta()
+
+    @property
     def keeps_ids(self) -> bool:
         """Whether each batch's ids are kept as files: from its output they cannot be had again."""
         declared = self.dedup.keep_ids

@@ -230,12 +230,13 @@ def _write(
     changed = draft.ranges or draft.updates or draft.made or matched.gone or matched.retired
     pipeline_id = pipeline.pipeline_id
     whole = covered.sees_all(request, survey, draft)
+    late = covered.late_times(request, survey) if whole else []
     is_full = event_time.leaves_nothing(request, survey, draft)
     covers = Times()
     if survey.same_refusals and not (changed or matched.released or is_full > survey.is_full):
         if whole:
             with ledger.transaction() as connection:
-                covers, is_new = covered.covers(connection, pipeline_id, request, survey)
+                covers, is_new = covered.covers(connection, pipeline_id, request, survey, late)
         if not (whole and is_new):
             return None, covers
     stored: dict[str, Any] = {}
@@ -257,7 +258,7 @@ def _write(
         _write_holes(connection, draft, made)
         batch = None
         if whole:
-            covers, _ = covered.covers(connection, pipeline_id, request, survey)
+            covers, _ = covered.covers(connection, pipeline_id, request, survey, late)
         if draft.ranges:
             split = survey.source.split_size
             claims = _claims(draft.ranges, made)

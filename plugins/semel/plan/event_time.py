@@ -64,14 +64,12 @@ def frontier(
     connection: sa.Connection, spec: Spec, pipeline_id: int, batch_id: int | None
 ) -> Row:
     """How far a pipeline has come once a batch is finalized. Changes nothing."""
+    values = {"pipeline_id": pipeline_id, "batch_id": batch_id}
+    values |= row(connection, "finalize", "first_open", **values)
     if spec.source.select is not Select.ARRIVAL:
-        values = {"pipeline_id": pipeline_id, "batch_id": batch_id}
         return row(connection, "finalize", "frontier_of_intervals", **values)
-    return row(
-        connection, "finalize", "frontier",
-        pipeline_id=pipeline_id, batch_id=batch_id, timed=is_one_stream(spec),
-        ahead=limits.CLOCKS_AHEAD,
-    )  # fmt: skip
+    own = {"timed": is_one_stream(spec), "ahead": limits.CLOCKS_AHEAD}
+    return row(connection, "finalize", "frontier", **values, **own)
 
 
 def take_in(connection: sa.Connection, spec: Spec, batch: Batch) -> None:

@@ -76,7 +76,6 @@ def of(ledger: Ledger, spec: Spec) -> Completeness:
             "complete. Declare record_time and window, or source.select: interval",
             next=f"semel validate {spec.name}",
         )
-    delay = spec.window.delay if spec.window else timedelta()
     found = ledger.rows("completeness", "pipeline", name=spec.name)
     by_interval = spec.source.select is Select.INTERVAL
     covered = Times.from_ledger(found[0]["covered"]) if found else Times()
@@ -84,7 +83,7 @@ def of(ledger: Ledger, spec: Spec) -> Completeness:
         covered=covered if by_interval else None,
         event_time=found[0]["event_time"] if found and not by_interval else None,
         arrived_to=found[0]["arrived_to"] if found and not by_interval else None,
-        delay=delay,
+        delay=spec.delay,
     )
 
 

@@ -5,12 +5,11 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from string import Formatter
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
-from urllib.parse import quote
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from semel import limits
-from semel.declare.parts import FolderWindow, Text, twice
+from semel.declare.parts import FolderWindow, Text, folder_head, twice
 from semel.declare.yaml import Key, Problem, Problems
 from semel.formats.table import SINKS
 from semel.sinks.spec import Declared
@@ -90,8 +89,13 @@ class InFiles(Declared):
         names = tuple(one if isinstance(one, str) else one.name for one in folders)
         if name := twice(names):
             raise ValueError(f"names {name!r} twice")
-        if name := next((n for n in names if len(quote(n)) >= limits.FOLDER_NAME_BYTES_MAX), None):
-            raise ValueError(f"{name[:20]!r}... is too long for the name of a folder")
+        for name in names:
+            # Keeps S27.
+            if (size := len(folder_head(name).encode())) >= limits.FOLDER_NAME_BYTES_MAX:
+                raise ValueError(
+                    f"{name[:20]!r}... is too long for the name of a folder: with = it has {size} "
+                    f"bytes, and {limits.FOLDER_NAME_BYTES_MAX} with a value are possible"
+                )
         if name := next((name for name in names if name[0] in "._"), None):
             raise ValueError(f"{name!r} begins with '.' or '_': readers take that for hidden files")
         return folders

@@ -105,6 +105,12 @@ class Declared(Model):
     def whereabouts(self) -> Location:
         """What it writes to. TerminalError: a folder that lies outside the data roots."""
 
+    def derived_places(self, *, counts: bool) -> tuple[Location, ...]:  # noqa: ARG002
+        """The places next to `whereabouts` that semel makes, by names of its own. `counts`: the
+        pipeline counts windows.
+        """
+        return ()
+
     def folder(self) -> Path | None:
         """The absolute folder of the output; None where it is no folder.
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel import limits
-from semel.declare.parts import FolderWindow
-from semel.formats.output import NULL_FOLDER, escaped, folder_value
+from semel.declare.parts import FolderWindow, folder_head
+from semel.formats.output import NULL_FOLDER, folder_value
 from semel.sinks import Refused
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def refused(sink: "Declared", pipeline: str, table: pa.Table) -> list[Refused]:
             dated = pc.or_(pc.match_substring_regex(values, YEAR), pc.equal(values, NULL_FOLDER))
             why = f"{one.of!r} holds a time whose year has not four digits by the clock of "
             _add(found, pc.invert(dated).to_numpy(zero_copy_only=False), "range", why + one.zone)
-        size = len(f"{escaped(name)}=".encode()) + pc.binary_length(values).to_numpy()
+        size = len(folder_head(name).encode()) + pc.binary_length(values).to_numpy()
         why = f"the folder of {name!r} would be longer than {limits.FOLDER_NAME_BYTES_MAX} bytes"
         _add(found, size > limits.FOLDER_NAME_BYTES_MAX, "long", why)
         whole += 1 + size
@@ -69,7 +69,7 @@ def _longest(table: pa.Table, one: str | FolderWindow) -> int:
     longest = len(NULL_FOLDER)
     if isinstance(one, str) and pa.types.is_string(table.schema.field(one).type):
         longest = max(longest, pc.max(pc.binary_length(table.column(one))).as_py() or 0)
-    return len(f"{escaped(name)}=/".encode()) + _ENCODED_BYTES_MAX * longest
+    return len(f"{folder_head(name)}/".encode()) + _ENCODED_BYTES_MAX * longest
 
 
 def _add(found: list[Refused], bad: np.ndarray, reason: str, why: str) -> None:

@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.declare.aggregate import RECORDS
-from semel.declare.parts import FolderWindow
+from semel.declare.parts import FolderWindow, folder_head
 from semel.errors import LimitError
-from semel.formats.output import escaped
 from semel.formats.table import sink_format
 from semel.model.manifest import Kind, StagedFile
 from semel.stage.combine import Combiner, records_of
@@ -131,7 +130,7 @@ class PartWriter:
     def _path(self, label: str) -> str:
         """The folder of rows whose values are joined in a label."""
         return "/".join(
-            f"{escaped(name)}={value}"
+            f"{folder_head(name)}{value}"
             for name, value in zip(self._names, label.split("/"), strict=True)
         )
 

@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
@@ -24,6 +25,7 @@ from semel.clients.connection import (
     text_of,
     usable,
 )
+from semel.declare.place import PREFIX, Location
 from semel.errors import TerminalError
 
 URL = r"^(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/[^\s?#@]*)?$"
@@ -146,6 +148,21 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.service}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
+
+
+# Keeps P12.
+def location(place: Place, connection: str | None) -> Location:
+    """The place of a URL: of a container in the storage account that its connection names, because
+    another account may have a container of that name. An account of the environment is that of
+    another process, too, so it is not known. A bucket has its name once in S3 and in Google Cloud,
+    and a store elsewhere may have several endpoints.
+    """
+    accounts: list[str] = []
+    if place.service == "az" and connection is not None:
+        with suppress(TerminalError):  # The client says what is wrong with it.
+            config = _access(place, connection, settings.connection(connection)).config
+            accounts = [config["account_name"].lower()] if config else []
+    return Location(kind=PREFIX, name=str(place), servers=frozenset(accounts))
 
 
 def opened(

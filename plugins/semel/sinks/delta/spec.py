@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from semel import settings
 from semel.clients.objects import access
 from semel.declare.parts import Text
-from semel.declare.place import PREFIX, Location, reached
+from semel.declare.place import Location, reached
 from semel.sinks.spec import Service, folder_of
 
 
@@ -70,10 +70,10 @@ class DeltaSink(Service):
         return self.store.dataset if self.store else ("file", str(self.below()))
 
     def whereabouts(self) -> Location:
-        """The folder, or the prefix, whoever reaches it."""
+        """The folder, or the prefix, by whatever key."""
         if self.store is None:
             return Location.of(self.below())
-        return Location(kind=PREFIX, name=str(self.store))
+        return access.location(self.store, self.connection)
 
     @field_validator("table", mode="before")
     @classmethod

@@ -9,7 +9,7 @@ from semel.clients.connection import installed
 from semel.clients.objects import access
 from semel.clients.objects.access import URL
 from semel.declare.parts import Text
-from semel.declare.place import PREFIX, Location, reached
+from semel.declare.place import Location, reached
 from semel.sinks.in_files import LONGEST_WINDOW, InFiles
 from semel.sinks.spec import folder_of
 
@@ -60,8 +60,8 @@ class ObjectsSink(InFiles):
         return self.prefix.dataset
 
     def whereabouts(self) -> Location:
-        """The prefix, whoever reaches it."""
-        return Location(kind=PREFIX, name=str(self.prefix))
+        """The prefix, by whatever key."""
+        return access.location(self.prefix, self.connection)
 
     @classmethod
     def away(cls, url: str, connection: str | None) -> "Prefix | None":

@@ -19,6 +19,15 @@ _PART = r'"(?:[^"]|"")+"|[^".]+'
 _TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
 _PORT = 5432
 
+BATCHES = "semel_batch"
+"""The table, beside the target, that says which batches have landed."""
+
+COMPLETE = "semel_complete"
+"""The table, beside the others, that says what is complete of which."""
+
+PARTS, WINDOWS = "{}_parts", "{}_windows"
+"""The tables of partial rows and of their windows, by the name of the view that merges them."""
+
 
 def names_of(table: str) -> tuple[str, str]:
     """Schema and table of a declared name, unquoted. TerminalError: it is none."""
@@ -77,16 +86,33 @@ class PostgresSink(Service):
 
     def whereabouts(self) -> Location:
         """The table."""
-        servers, name = {f"connection {self.connection}"}, self.table
+        with suppress(TerminalError):  # The driver says what is wrong with it.
+            return self._at(*names_of(self.table))
+        return Location(kind=TABLE, name=self.table, servers=self._servers())
+
+    def derived_places(self, *, counts: bool) -> tuple[Location, ...]:
+        """The tables of batches and of what is complete, and those that a view of windows reads."""
+        with suppress(TerminalError):
+            schema, table = names_of(self.table)
+            own = [PARTS.format(table), WINDOWS.format(table)] if counts else []
+            return tuple(self._at(schema, name) for name in (BATCHES, COMPLETE, *own))
+        return ()
+
+    def _at(self, schema: str, table: str) -> Location:
+        """A table of the same server."""
+        name = ".".join(f'"{part}"' if "." in part else part for part in (schema, table))
+        return Location(kind=TABLE, name=name, servers=self._servers())
+
+    def _servers(self) -> frozenset[str]:
+        """The names of the server that this process knows."""
+        servers = {f"connection {self.connection}"}
         with suppress(TerminalError):  # Another process may know the connection.
             if text := settings.connection(self.connection):
                 with usable(self.connection, "PostgreSQL"):
                     found = parsed(text)
                 host = re.sub(r"^localhost$", "127.0.0.1", (found.host or "").lower())
                 servers.add(f"{host}:{found.port or _PORT}/{found.schema or found.login}")
-        with suppress(TerminalError):  # The driver says what is wrong with it.
-            name = ".".join(f'"{part}"' if "." in part else part for part in names_of(self.table))
-        return Location(kind=TABLE, name=name, servers=frozenset(servers))
+        return frozenset(servers)
 
     @property
     def columns_named(self) -> tuple[tuple[tuple[str | int, ...], str], ...]:

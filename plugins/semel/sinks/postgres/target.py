@@ -13,13 +13,7 @@ from semel import settings
 from semel.clients.connection import Unusable, parsed, usable
 from semel.declare.context import Counting
 from semel.errors import TerminalError
-from semel.sinks.postgres.spec import names_of
-
-BATCHES = "semel_batch"
-"""The table, beside the target, that says which batches have landed."""
-
-COMPLETE = "semel_complete"
-"""The table, beside the others, that says what is complete of which."""
+from semel.sinks.postgres.spec import BATCHES, COMPLETE, PARTS, WINDOWS, names_of
 
 BATCH_COLUMN = "_semel_batch"
 SEQ_COLUMN = "_semel_seq"
@@ -71,7 +65,7 @@ class PostgresTarget:
     def names(self) -> tuple[str, str]:
         """Schema and table, unquoted."""
         schema, table = names_of(self.table)
-        return schema, table + ("_parts" if self.counting else "")
+        return schema, PARTS.format(table) if self.counting else table
 
     @property
     def view(self) -> sql.Identifier:
@@ -86,12 +80,12 @@ class PostgresTarget:
     @property
     def view_name(self) -> str:
         """The declared name, which the view has."""
-        return self.names[1].removesuffix("_parts")
+        return names_of(self.table)[1]
 
     @property
     def windows_name(self) -> str:
         """The name of the table of windows."""
-        return f"{self.view_name}_windows"
+        return WINDOWS.format(self.view_name)
 
     @property
     def identifier(self) -> sql.Identifier:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from semel.clients.objects.access import URL, Place, checked_url
+from semel.clients.objects.access import URL, Place, checked_url, location
 from semel.declare.parts import GLOB, Select, Text
-from semel.declare.place import PREFIX, Location, reached
+from semel.declare.place import Location, reached
 from semel.formats.table import SOURCES
 from semel.sources import PRIVATE
 from semel.sources.formatted import Formatted
@@ -79,8 +79,8 @@ class ObjectsSource(Formatted):
         return f"objects below `{self.url}` ({where}), {self.format}"
 
     def place(self) -> Location:
-        """The prefix, whoever reaches it."""
-        return Location(kind=PREFIX, name=str(Place.of(self.url)))
+        """The prefix, by whatever key."""
+        return location(Place.of(self.url), self.connection)
 
     def reads(self, place: Location) -> bool:
         """Whether a sink's prefix is below its own one, where its keys may have the pattern; or holds
