@@ -11,6 +11,7 @@ SYMBOLS = {
     State.PARTLY: "◐",
     State.UNCLAIMED: "○",
     State.REFUSED: "✕",
+    State.BROKEN: "✕",
     State.FAILED: "!",
     State.IN_WORK: "▶",
     State.WAITING: "…",
