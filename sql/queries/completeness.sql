@@ -3,6 +3,23 @@
 -- name: pipeline
 SELECT covered, event_time, arrived_to FROM semel.pipeline WHERE name = :name;
 
+-- name: began
+-- From where the first run began that moved the event time. Older records may have come since.
+SELECT b.passed_from
+FROM semel.pipeline AS p
+JOIN semel.batch AS b USING (pipeline_id)
+WHERE p.name = :name AND b.passed_from IS NOT NULL
+ORDER BY b.pipeline_id, b.batch_id
+LIMIT 1;
+
+-- name: first
+-- The time of the first record. It reads all claims: asked only about time before `began`.
+SELECT min(c.time_min) AS at
+FROM semel.pipeline AS p
+JOIN semel.batch AS b USING (pipeline_id)
+JOIN semel.claim AS c USING (batch_id)
+WHERE p.name = :name AND b.status = 'finalized';
+
 -- name: batch
 -- What it made complete, and the record times of its rows and of those that it replaces.
 SELECT b.covers, b.passed_from, b.passed_to,

@@ -15,31 +15,30 @@ WHERE p.name = ANY(CAST(:names AS text[]))
 ORDER BY p.name, b.batch_id DESC;
 
 -- name: open
--- Of what is not finalized: since when (its plan), and from which interval on, for each verb.
-SELECT p.name, count(*) AS batches,
-       min(b.planned_at) FILTER (WHERE b.unstaged) AS stage_since,
-       min(b.planned_at) FILTER (WHERE b.status = 'planned') AS commit_since,
-       min(b.planned_at) AS finalize_since,
-       min(b.interval_start) FILTER (WHERE b.unstaged) AS stage_from,
-       min(b.interval_start) FILTER (WHERE b.status = 'planned') AS commit_from,
-       min(b.interval_start) AS finalize_from,
-       count(*) FILTER (WHERE GREATEST(b.seen_at, b.committed_at)
-                            < clock_timestamp() - make_interval(secs => :orphan_seconds)) AS silent
+-- What is not finalized: the newest batches of each pipeline, and how many there are. `failed`: as in
+-- days.sql.
+SELECT p.name, b.batch_id, b.request_key, b.status, b.planned_at AS since, b.batches,
+       GREATEST(b.seen_at, b.committed_at)
+           < clock_timestamp() - make_interval(secs => :orphan_seconds) AS silent,
+       b.status = 'planned'
+           AND EXISTS (SELECT FROM semel.attempt AS a WHERE a.batch_id = b.batch_id)
+           AND NOT EXISTS (
+               SELECT FROM semel.attempt AS a
+               WHERE a.batch_id = b.batch_id
+                 AND (a.status = 'staged' OR a.status = 'running' AND b.seen_at
+                      > clock_timestamp() - make_interval(secs => :silent_seconds))) AS failed
 FROM semel.pipeline AS p
-JOIN (SELECT b.*, b.status = 'planned' AND NOT EXISTS (
-                 SELECT FROM semel.attempt AS a
-                 WHERE a.batch_id = b.batch_id AND a.status = 'staged') AS unstaged
-      FROM semel.batch AS b
-      WHERE b.status IN ('planned', 'committed')) AS b USING (pipeline_id)
+CROSS JOIN LATERAL (SELECT b.*, count(*) OVER () AS batches
+                    FROM semel.batch AS b
+                    WHERE b.pipeline_id = p.pipeline_id AND b.status IN ('planned', 'committed')
+                    ORDER BY b.batch_id DESC LIMIT :count) AS b
 WHERE p.name = ANY(CAST(:names AS text[]))
-GROUP BY p.name;
+ORDER BY p.name, b.batch_id DESC;
 
--- name: ends
--- The end of each pipeline's newest interval.
-SELECT p.name, (SELECT max(b.interval_end) FROM semel.batch AS b
-                WHERE b.pipeline_id = p.pipeline_id) AS at
-FROM semel.pipeline AS p
-WHERE p.name = ANY(CAST(:names AS text[]));
+-- name: covered
+SELECT name, covered
+FROM semel.pipeline
+WHERE name = ANY(CAST(:names AS text[])) AND covered <> '{}';
 
 -- name: refused
 SELECT p.name, count(*) AS files, max(r.seen_at) AS at

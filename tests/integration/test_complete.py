@@ -743,13 +743,18 @@ def test_windows_of_what_arrives_in_words(
     assert "event time: not known" in shell.runs("semel windows events --to 2025-11-03")
     run(ledger, spec, "r")
     told = shell.runs("semel windows events").splitlines()
-    assert [" ".join(line.split()) for line in told[:4]] == [
+    assert [" ".join(line.split()) for line in told] == [
         "window state waits for",
         "2025-11-03 06:00 to 12:00 UTC not yet 2025-11-03 12:30 to 13:00 UTC",
         "2025-11-03 00:00 to 06:00 UTC complete",
-        "2025-11-02 18:00 to 2025-11-03 00:00 UTC complete",
-    ]
-    assert told[-1] == "event time: 2025-11-03 12:30:00 UTC"
+        "event time: 2025-11-03 12:30:00 UTC",
+    ], "no window before the first record is complete"
+    asked = " ".join(shell.runs("semel windows events --from 2025-11-02").split())
+    assert "2025-11-02 18:00 to 2025-11-03 00:00 UTC before" in asked
+    bench.write("in/old.jsonl", at(-30))
+    run(ledger, spec, "old")
+    again = shell.answers("semel windows events")["answer"]["windows"]
+    assert [w["state"] for w in again] == ["not yet", *["complete"] * 6], "from the oldest record on"
     bench.write("in/b.jsonl", at(13))
     run(ledger, spec, "r2")
     again = " ".join(shell.runs("semel windows events").split())

@@ -79,6 +79,10 @@ def test_windows_are_counted_and_drawn(
     assert by_day["2026-11-03"] == ("complete", "no record")
     assert by_day["2026-11-02"] == ("complete", "1", "6")
     assert by_day["2026-11-01"] == ("complete", "2", "-35")
+    assert [*by_day][-1] == "2026-11-01", "no window before the first record is complete"
+    assert "open until records have come to 2026-11-05 00:00 America/New_York" in page
+    assert "Event time:" in page and "2026-11-04 17:00 America/New_York" in page
+    assert "Times are of America/New_York." in page and "All times are UTC" not in page
     bars = re.findall(r'<rect class="bar( open)?"', page)
     assert bars == ["", "", " open"]
     assert "<title>2026-11-01: -35</title>" in page
@@ -106,6 +110,15 @@ def test_windows_without_counts(pages: Pages, bench: Workbench, ledger: Ledger) 
         run(ledger, spec, f"r{at}", (days[at], days[at + 1]))
     page = pages.get(PATH).text
     assert page.count("complete</span>") >= 2 and "hole</span>" in page
+    assert "has what is not finalized" not in page and "window (UTC)" in page
+    assert "open until runs have come to 2026-11-05 00:00 UTC" in page
+    late = bench.data / f"in/{days[0]:%Y-%m-%d}.jsonl"
+    late.write_bytes(late.read_bytes() * 2)
+    page = pages.get(PATH).text
+    [row] = [row for row in re.findall(r"<tr>(.*?)</tr>", page, re.S) if ">2026-11-01 00" in row]
+    assert "complete</span>" in row and "1 file of it has what is not finalized" in row
+    assert page.count("has what is not finalized") == 1
+    assert "A record that comes later is counted all the same" in page
     command = "semel run events --interval 2026-11-02 2026-11-03"
     assert command in page
     run(ledger, bench.spec("hidden"), "r1")

@@ -97,7 +97,8 @@ def windows(
 ) -> Answer:
     """The state of each window. `since` and `until` are days (UTC), both included.
 
-    By default the last WINDOWS_SHOWN, up to the newest that may be complete. LimitError: more than
+    By default the last WINDOWS_SHOWN, up to the newest that may be complete, and none from before
+    the first record. LimitError: more than
     WINDOWS_MAX.
     """
     for day in filter(None, (since, until)):
@@ -111,6 +112,12 @@ def windows(
     found = tuple(
         _window(spec, is_complete, start, end, now) for start, end in _cut(spec, first, last)
     )
+    began = _began(ledger, spec, found)
+    if began is not None:
+        before = [one for one in found if one.end <= began and one.state is State.COMPLETE]
+        found = tuple(one for one in found if one not in before)
+        if since is not None:
+            found += tuple(replace(one, state=State.BEFORE) for one in before)
     return Answer(
         pipeline=spec.name,
         select=spec.source.select,
@@ -119,6 +126,18 @@ def windows(
         windows=found,
         holders=_holders(ledger, spec, {window.state for window in found}),
     )
+
+
+def _began(ledger: Ledger, spec: Spec, found: tuple[Window, ...]) -> datetime | None:
+    """The time of the first record, if there are windows before it. What an event time is past
+    counts as complete, however long before all records it is.
+    """
+    if spec.source.select is not Select.ARRIVAL or not found:
+        return None
+    began = ledger.rows("completeness", "began", name=spec.name)
+    if not began or found[-1].end > began[0]["passed_from"]:
+        return None
+    return ledger.rows("completeness", "first", name=spec.name)[0]["at"]
 
 
 def _holders(ledger: Ledger, spec: Spec, states: set[State]) -> tuple[Holder, ...]:

@@ -78,11 +78,12 @@ def counted(
         keys, values = (tuple(row[name] for name in some) for some in (by, names))
         rows.setdefault((_utc(row[START]), _utc(row[END])), []).append((keys, values))
     is_complete = completeness.of(ledger, spec)
+    states = {(each.start, each.end): each.state for each in known.windows}
     found = [
         Counted(
             start=start,
             end=end,
-            state=is_complete.state(start, end),
+            state=states.get((start, end)) or is_complete.state(start, end),
             rows=tuple(sorted(some, key=lambda row: [*map(str, row[0])])),
         )
         for (start, end), some in sorted(rows.items(), reverse=True)

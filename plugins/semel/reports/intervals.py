@@ -40,9 +40,11 @@ def between(
 def ending(schedule: str | None, last: datetime) -> list[datetime]:
     """The edges of DAYS_SHOWN cells. The last cell contains the time just before `last`."""
     back, forth = _steps(schedule)
-    edges = [back(last)]
-    while len(edges) < DAYS_SHOWN:
-        edges.append(back(edges[-1]))
+    if schedule is None:
+        edges = [back(last) - n * _DAY for n in range(DAYS_SHOWN)]
+    else:
+        times = croniter(_WORDS.get(schedule, schedule), last)  # To make one costs as much as a step.
+        edges = [times.get_prev(datetime) for _ in range(DAYS_SHOWN)]
     edges.reverse()
     return [*edges, forth(edges[-1])]
 

@@ -27,8 +27,9 @@ _UNSETTLED = ("unclaimed", "waiting", "refused", "open")
 
 
 class State(Said):
-    """A pipeline's progress in one interval."""
+    """A pipeline's progress in one interval, or in all; the worst ones first within each half."""
 
+    BROKEN = "broken", "Its file is wrong, and it gets no runs. `semel validate` says why."
     COMPLETE = (
         "complete",
         "All that the source shows of it is finalized. `semel audit` proves the output.",

@@ -3,21 +3,25 @@
 Airflow authenticates nobody for a plugin's application: each route here names who may see it.
 """
 
+import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from semel import limits
+from semel import limits, pipeline
 from semel.airflow.page import backfill, catalog, decide, find, replay, shown, windows
 from semel.airflow.page.common import (
     FOLDER,
@@ -34,19 +38,26 @@ from semel.airflow.page.common import (
     may_read,
     own,
     page,
+    paused_dags,
+    refuse_wrong,
     sight,
     soon,
     spec_of,
 )
-from semel.airflow.page.shown import PAGE_BATCHES, Overview
+from semel.airflow.page.failures import failures_of
+from semel.airflow.page.looks import Looks
+from semel.airflow.page.shown import PAGE_BATCHES, Declared, Overview
+from semel.declare.yaml import declared_name
 from semel.errors import (
     Doing,
     OutcomeUnknownError,
     RetryableError,
     SemelError,
     SourceError,
+    SpecError,
     StateError,
 )
+from semel.model.batch import dag_run_of
 from semel.reports import intervals
 from semel.reports.days import days
 from semel.reports.progress import State
@@ -63,6 +74,13 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+PAGE_CHECK_SECONDS = 60.0
+"""How long the check of the pipelines' files is used while none of them changes."""
+
+_Files = tuple[tuple[Path, int, int], ...]
+_checks: Looks[Declared] = Looks(0.5, threads=1)
+_last_check: dict[_Files, Declared] = {}
 
 _Part = Literal["", "output", "letters"]
 
@@ -145,12 +163,30 @@ def asset(request: Request, user: GetUserDep) -> FileResponse:  # noqa: ARG001 -
 
 
 @app.get("/", response_class=HTMLResponse)
-def pipelines(request: Request, user: GetUserDep) -> HTMLResponse:
-    """All pipelines whose DAG the user may see."""
-    permitted = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
-    found = _refused_now(shown.overviews(ledger(), permitted))
+def pipelines(
+    request: Request, user: GetUserDep, q: Annotated[str, Query(max_length=200)] = ""
+) -> HTMLResponse:
+    """All pipelines whose DAG the user may see, the worst first; `q`: those that have it in their
+    name, state or schedule.
+    """
+    ledger()  # It finds the folders.
+    declared, checked = _declared()
+    manager = get_auth_manager()
+    permitted = {*manager.get_authorized_dag_ids(user=user, method="GET")}
+    # Airflow has no DAG of a file that was wrong from the start.
+    if manager.is_authorized_view(access_view=AccessView.IMPORT_ERRORS, user=user):
+        permitted |= declared.wrong.keys() - paused_dags(declared.wrong).keys()
+    overviews = shown.overviews(ledger(), permitted, declared, datetime.now(UTC))
+    overviews = sorted(_as_airflow_knows(_refused_now(overviews)), key=lambda one: one.order)
+    some = [one for one in overviews if q.lower() in one.words]
     return page(
-        request, "pipelines.html", found=found, verbs=shown.VERBS, count=PAGE_BATCHES
+        request,
+        "pipelines.html",
+        found=some,
+        count=len(overviews),
+        checked=checked,
+        q=q,
+        batches=PAGE_BATCHES,
     )
 
 
@@ -165,6 +201,7 @@ def days_of(
     """How far each interval of a pipeline is."""
     spec, declared = spec_of(dag_id)
     seen, trouble = sight(spec) if declared else (None, None)
+    wrong = "" if declared else _wrong_file(dag_id)
     answer = days(
         ledger(), spec, seen, now=datetime.now(UTC), since=day(since), until=day(until)
     )
@@ -178,6 +215,7 @@ def days_of(
         declared=declared,
         paused=is_paused(dag_id),
         trouble=trouble,
+        wrong=wrong,
         runs=backfill.KNOWN and runs,
         replays=replay.KNOWN and declared and runs,
         since=since,
@@ -227,19 +265,70 @@ def batch_of_run(request: Request, dag_id: str, run_id: str, part: _Part = "") -
     return RedirectResponse(where + (part and f"#{part}"), status_code=303)
 
 
+def _wrong_file(dag_id: str) -> str:
+    """The lines of `semel validate` about a pipeline's file. Empty: it is right, or not here."""
+    try:
+        refuse_wrong(dag_id)
+    except SpecError as error:
+        return str(error)
+    return ""
+
+
+def _declared() -> tuple[Declared, bool]:
+    """The pipelines of the folder, by the last check of their files as they are now; else, and not
+    checked, their names alone.
+    """
+    try:
+        files = [(path, os.stat(path)) for path in pipeline.declarations()]
+    except OSError:
+        files = []
+    state = tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in files)
+    turn = int(time.monotonic() / PAGE_CHECK_SECONDS)
+    checked = _checks.at(f"{hash(state)} {turn}", lambda: _checked(state, turn))
+    if checked is None and state in _last_check:
+        checked = _last_check[state]
+    if checked is None:
+        return Declared(names=frozenset(declared_name(path) for path, _ in files)), False
+    _last_check.clear()
+    _last_check[state] = checked
+    return checked, True
+
+
+@lru_cache(maxsize=1)
+def _checked(state: _Files, turn: int) -> Declared:  # noqa: ARG001 - the next turn checks again
+    return shown.declared([path for path, *_ in state])
+
+
+def _as_airflow_knows(found: list[Overview]) -> list[Overview]:
+    """With what Airflow knows: which DAGs are paused, and the failed tasks of open batches."""
+    paused = paused_dags([one.name for one in found])
+    keys = {b.batch_id: dag_run_of(b.request_key) for one in found for b in one.opened}
+    failures = failures_of({batch: key for batch, key in keys.items() if key})
+    return [
+        replace(
+            one,
+            paused=paused.get(one.name, False),
+            failures={
+                b.batch_id: failures[b.batch_id] for b in one.opened if b.batch_id in failures
+            },
+        )
+        for one in found
+    ]
+
+
 def _refused_now(found: list[Overview]) -> list[Overview]:
     """With what a plan would refuse now in the place of what the last one refused: of those whose
     source can be looked at before a page has to be there.
     """
     until = time.monotonic() + PAGE_LOOK_SECONDS
     for n, one in enumerate(found):
-        if not one.refused or time.monotonic() >= until:
+        if not one.refused or one.wrong or time.monotonic() >= until:
             continue
         spec, declared = known(one.name) or (None, False)
         seen = sight(spec)[0] if declared else None
         if seen is not None:
             found[n] = replace(one, refused=len(seen.gaps.refusals), looked=True)
-    return sorted(found, key=Overview.order)
+    return found
 
 
 def _letters(dag_id: str, batch_id: int) -> Letters:

@@ -1,7 +1,8 @@
 """What all routes of the pages share: the ledger, a pipeline's declaration, looks, rendering."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, lru_cache
 from pathlib import Path
@@ -12,10 +13,12 @@ import jinja2
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from airflow.models.dag import DagModel
+from airflow.utils.session import create_session
 from fastapi import Depends, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
+from sqlalchemy import select
 
-from semel import settings
+from semel import pipeline, settings
 from semel.airflow import surroundings
 from semel.airflow.links import PREFIX
 from semel.airflow.page import shown, text
@@ -25,6 +28,7 @@ from semel.declare.wording import size
 from semel.errors import NO_STEP, LimitError, SemelError
 from semel.ledger import Ledger, pipelines
 from semel.model.batch import dag_run_of
+from semel.pipeline import UnknownPipelineError
 from semel.pipeline.spec import Spec
 from semel.plan import partitions
 from semel.reports import summary
@@ -80,6 +84,7 @@ def spec_of(dag_id: str) -> tuple[Spec, bool]:
     """A DAG's pipeline, and whether it is declared here. 404: it is none."""
     found = known(dag_id)
     if found is None:
+        refuse_wrong(dag_id)
         raise HTTPException(404, f"{dag_id} is no pipeline of semel, or has planned nothing yet")
     return found
 
@@ -89,6 +94,7 @@ def declared(dag_id: str, command: str) -> Spec:
     """
     spec, is_declared = spec_of(dag_id)
     if not is_declared:
+        refuse_wrong(dag_id)
         raise HTTPException(
             404,
             f"this server does not see the file that declares {dag_id}: type `semel {command}` "
@@ -97,10 +103,23 @@ def declared(dag_id: str, command: str) -> Spec:
     return spec
 
 
+def refuse_wrong(dag_id: str) -> None:
+    """SpecError: a file declares this pipeline, and is wrong; the lines of `semel validate`."""
+    with suppress(UnknownPipelineError):
+        pipeline.find(dag_id)
+
+
 def is_paused(dag_id: str) -> bool:
     """Whether the DAG's runs wait."""
     dag = DagModel.get_dagmodel(dag_id)
     return bool(dag and dag.is_paused)
+
+
+def paused_dags(dag_ids: Iterable[str]) -> dict[str, bool]:
+    """Those of some DAGs that Airflow knows, and whether their runs wait."""
+    found = select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_([*dag_ids]))
+    with create_session() as session:
+        return {dag_id: bool(paused) for dag_id, paused in session.execute(found)}
 
 
 def known(dag_id: str) -> tuple[Spec, bool] | None:

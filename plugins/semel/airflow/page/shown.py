@@ -1,23 +1,33 @@
 """What the pages show: read from the ledger, for the pipelines that somebody may see."""
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from semel import limits, pipeline
-from semel.declare.parts import ORPHAN_SECONDS
+from semel.airflow.page.failures import Failure
+from semel.declare.parts import ORPHAN_SECONDS, Select
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.declare.yaml import declared_name
 from semel.errors import SpecError
 from semel.ledger import Ledger, rows
 from semel.model.batch import BatchStatus, Counts
+from semel.model.times import Times
 from semel.pipeline.spec import Spec
+from semel.reports import intervals
+from semel.reports.progress import State
 
 PAGE_BATCHES = 30
 """Batches of each pipeline that the page of all pipelines sums up."""
+
+PAGE_OPEN = 20
+"""Open batches of each pipeline that this page looks at, from the newest on."""
 
 PAGE_LINES = 200
 """Claims or files of a batch that its page lists; `semel show` lists them all."""
@@ -40,44 +50,43 @@ class Newest:
     counts: Counts | None
 
 
-VERBS = {"stage": "staged", "commit": "committed", "finalize": "finalized"}
-"""The verbs after plan, and what they make of a batch."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Behind:
-    """How far one verb is. `since`: when the oldest batch was planned that it has still to do;
-    None: there is none.
-
-    `watermark`: it has done all planned batches of intervals before that; of a pipeline without
-    intervals, all that were planned before that. None: nothing was planned.
+class OpenBatch:
+    """A batch that is not finalized. `since`: its plan. `failed`: no attempt of it is at work, and
+    there was one. `silent`: it gives no sign of life for ORPHAN_SECONDS.
     """
 
-    verb: str
-    since: datetime | None
-    watermark: datetime | None
-
-    @property
-    def done(self) -> str:
-        return VERBS[self.verb]
+    batch_id: int
+    request_key: str
+    status: BatchStatus
+    since: datetime
+    failed: bool
+    silent: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overview:
     """A pipeline's line. `newest`: its batches from the newest on, PAGE_BATCHES at most.
 
-    `open` batches are not finalized; `silent` of them give no sign of life. `behind`: how far each
-    verb is. `refused`: the files that the last plan refused; if `looked`, that a plan would refuse
-    now.
+    `opened`: the newest of its `open` batches, which are not finalized. `refused`: the files that
+    the last plan refused; if `looked`, that a plan would refuse now. `spec`: None if no file
+    declares it here, or if it is `wrong`: then these are the lines of `semel validate`.
+    `due`: the last intervals that are over; `complete`: those of which a run has finalized all, or
+    found nothing. `failures`: those of open batches that Airflow knows of.
     """
 
     name: str
-    newest: tuple[Newest, ...]
+    newest: tuple[Newest, ...] = ()
+    opened: tuple[OpenBatch, ...] = ()
     open: int = 0
-    behind: tuple[Behind, ...] = ()
-    silent: int = 0
     refused: int = 0
     looked: bool = False
+    spec: Spec | None = None
+    wrong: tuple[str, ...] = ()
+    complete: int = 0
+    due: int = 0
+    failures: Mapping[int, Failure] = field(default_factory=dict)
+    paused: bool = False
 
     @property
     def counts(self) -> Counts:
@@ -88,13 +97,56 @@ class Overview:
     def last(self) -> Newest | None:
         return self.newest[0] if self.newest else None
 
-    def order(self) -> tuple[bool, str]:
-        return not self.needs, self.name
+    @property
+    def failed(self) -> list[OpenBatch]:
+        """Its open batches that have failed, those first that Airflow does not try again."""
+        failed = [b for b in self.opened if b.failed or b.batch_id in self.failures]
+        return sorted(failed, key=lambda b: self.retry(b) is not None)
+
+    def retry(self, batch: OpenBatch) -> datetime | None:
+        """When Airflow tries a batch again, if it does."""
+        failure = self.failures.get(batch.batch_id)
+        return failure and failure.again
 
     @property
-    def needs(self) -> bool:
-        """Whether a person has to do something."""
-        return bool(self.silent or self.refused)
+    def silent(self) -> int:
+        return sum(batch.silent for batch in self.opened)
+
+    @property
+    def oldest(self) -> OpenBatch | None:
+        """The open batch that was planned first."""
+        return min(self.opened, key=lambda batch: batch.since, default=None)
+
+    @property
+    def words(self) -> str:
+        """The words that a search looks at."""
+        schedule = (self.spec and self.spec.schedule) or ""
+        return f"{self.name} {self.state} {schedule}{' paused' * self.paused}".lower()
+
+    @property
+    def state(self) -> State:
+        """The worst of what is known of it."""
+        if self.wrong:
+            return State.BROKEN
+        if self.failed:
+            return State.FAILED
+        if self.refused:
+            return State.REFUSED
+        if self.open:
+            return State.IN_WORK
+        return State.DONE if self.newest else State.NO_BATCH
+
+    @property
+    def order(self) -> tuple[int, bool, str]:
+        """The worst first: broken, failed for good, refused, silent, to be tried again; then those
+        with intervals that are not complete.
+        """
+        rank = {State.BROKEN: 0, State.FAILED: 1, State.REFUSED: 2}.get(self.state, 5)
+        if self.state is State.FAILED and self.retry(self.failed[0]):
+            rank = 4
+        elif self.silent:
+            rank = min(rank, 3)
+        return rank, self.complete == self.due, self.name
 
     @property
     def bars(self) -> list[tuple[int, int]]:
@@ -105,54 +157,93 @@ class Overview:
         return [(n, round(20 * n / most) if most else 0) for n in new]
 
 
-def overviews(ledger: Ledger, permitted: Collection[str]) -> list[Overview]:
-    """The pipelines among some DAGs, those that need a person first."""
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """The pipelines of the folder: those whose file is right, and what is wrong with the others, as
+    `semel validate` prints it, by name.
+    """
+
+    names: frozenset[str] = frozenset()
+    specs: Mapping[str, Spec] = field(default_factory=dict)
+    wrong: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def declared(paths: Sequence[Path]) -> Declared:
+    """Load all files of the folder."""
+    loaded: dict[Path, Spec] = {}
+    wrong: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        try:
+            loaded[path] = pipeline.load(path)
+        except SpecError as error:
+            wrong[declared_name(path)] += str(error).splitlines()
+    for line in pipeline.clashes(loaded):
+        of = next(path for path in loaded if line.startswith(f"{path}: "))
+        wrong[loaded[of].name].append(line)
+    return Declared(
+        names=frozenset(map(declared_name, paths)),
+        specs={spec.name: spec for spec in loaded.values()},
+        wrong={name: tuple(lines) for name, lines in wrong.items()},
+    )
+
+
+def overviews(
+    ledger: Ledger, permitted: Collection[str], declared: Declared, now: datetime
+) -> list[Overview]:
+    """The pipelines among some DAGs. Without what Airflow knows of their runs."""
     with ledger.transaction() as connection:
         known = [r["name"] for r in rows(connection, "page", "names")]
-        names = sorted(permitted & {*known, *_declared()})
+        names = sorted(permitted & {*known, *declared.names})
         newest = rows(
             connection, "page", "newest", names=names, count=PAGE_BATCHES
         )
-        silent = ORPHAN_SECONDS
-        opened = rows(connection, "page", "open", names=names, orphan_seconds=silent)
-        ends = {r["name"]: r["at"] for r in rows(connection, "page", "ends", names=names)}
+        opened = rows(
+            connection, "page", "open", names=names, count=PAGE_OPEN,
+            orphan_seconds=ORPHAN_SECONDS, silent_seconds=2 * limits.HEARTBEAT_SECONDS,
+        )  # fmt: skip
         refused = {r["name"]: r["files"] for r in rows(connection, "page", "refused", names=names)}
+        covered = rows(connection, "page", "covered", names=names)
     batches: dict[str, list[Newest]] = defaultdict(list)
     for r in newest:
         counts = None if r["records_read"] is None else Counts.from_row(r)
         own = {key: r[key] for key in Newest.__dataclass_fields__ if key != "counts"}
         own["status"] = BatchStatus(r["status"])
         batches[r["name"]].append(Newest(**own, counts=counts))
-    of_open = {r["name"]: r for r in opened}
-    found = [
+    of_open: dict[str, list[OpenBatch]] = defaultdict(list)
+    for r in opened:
+        own = {key: r[key] for key in OpenBatch.__dataclass_fields__ if key != "status"}
+        of_open[r["name"]].append(OpenBatch(status=BatchStatus(r["status"]), **own))
+    open_count = {r["name"]: r["batches"] for r in opened}
+    of_time = {r["name"]: r["covered"] for r in covered}
+    return [
         Overview(
             name=name,
             newest=tuple(batches[name]),
+            opened=tuple(of_open[name]),
+            open=open_count.get(name, 0),
             refused=refused.get(name, 0),
-            **_open(of_open.get(name), batches[name], ends.get(name)),
+            spec=declared.specs.get(name),
+            wrong=declared.wrong.get(name, ()),
+            **_complete(declared.specs.get(name), of_time.get(name), now),
         )
         for name in names
     ]
-    return sorted(found, key=Overview.order)
 
 
-def _open(r: Any, newest: list[Newest], end: datetime | None) -> dict[str, Any]:
-    """What is open of a pipeline, as its overview has it. `end`: of its newest interval."""
-    newest_of_all = end or (newest[0].planned_at if newest else None)
-    behind = []
-    for verb in VERBS:
-        since = r and r[f"{verb}_since"]
-        first = (r[f"{verb}_from"] if end else since) if r else None
-        mark = newest_of_all if first is None else first
-        behind.append(Behind(verb=verb, since=since, watermark=mark))
-    counts = {"open": r["batches"], "silent": r["silent"]} if r else {}
-    return {"behind": tuple(behind), **counts}
+def _complete(spec: Spec | None, of_time: Any, now: datetime) -> dict[str, int]:
+    """How many of the last intervals are complete: those since the first that a run has covered."""
+    if spec is None or of_time is None or spec.source.select is not Select.INTERVAL:
+        return {}
+    covered = Times.from_ledger(of_time)
+    cells = [cell for cell in _over(spec.schedule, now) if cell[1] > covered.ranges[0][0]]
+    return {"due": len(cells), "complete": sum(not covered.holes(*cell) for cell in cells)}
 
 
-def _declared() -> set[str]:
-    with suppress(OSError):
-        return {declared_name(path) for path in pipeline.declarations()}
-    return set()
+@lru_cache(maxsize=256)
+def _over(schedule: str | None, now: datetime) -> list[tuple[datetime, datetime]]:
+    """The last intervals of a schedule that are over."""
+    cells = pairwise(intervals.ending(schedule, now))
+    return [(start, end) for start, end in cells if end <= now]
 
 
 def spec_of(ledger: Ledger, name: str) -> tuple[Spec, bool] | None:

@@ -11,6 +11,7 @@ SYMBOLS = {
     State.PARTLY: "◐",
     State.UNCLAIMED: "○",
     State.REFUSED: "✕",
+    State.BROKEN: "✕",
     State.FAILED: "!",
     State.IN_WORK: "▶",
     State.WAITING: "…",
@@ -20,6 +21,7 @@ SYMBOLS = {
     State.NO_BATCH: "·",
     complete.State.NOT_RUN: "○",
     complete.State.NOT_YET: "…",
+    complete.State.BEFORE: "·",
     complete.State.HELD: "◐",
 }
 """Beside its colour, so that a state can be told without one."""

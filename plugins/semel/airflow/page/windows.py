@@ -1,6 +1,6 @@
 """The page of a pipeline's windows: what is complete, what was counted in each, and its plot."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated
 from zoneinfo import ZoneInfo
@@ -18,11 +18,13 @@ from semel.airflow.page.common import (
     may,
     may_read,
     page,
+    sight,
     soon,
     spec_of,
 )
 from semel.airflow.page.plot import HEIGHT, LEFT, WIDTH, plot
 from semel.airflow.page.text import is_number
+from semel.declare.parts import Select
 from semel.errors import SemelError
 from semel.model.complete import State
 from semel.pipeline.spec import Spec
@@ -44,7 +46,7 @@ def windows(
     column: str = "",
 ) -> HTMLResponse:
     """Which windows are complete; with `aggregate` and the right to read records, their rows."""
-    spec, _ = spec_of(dag_id)
+    spec, declared = spec_of(dag_id)
     asked = {"since": day(since), "until": day(until), "now": datetime.now(UTC)}
     known = completeness.windows(ledger(), spec, **asked)
     found = drawn = trouble = None
@@ -60,6 +62,8 @@ def windows(
         except (SemelError, OSError) as error:
             trouble = str(error)
     named = partial(_named, spec)
+    seen, unseen = sight(spec) if declared else (None, None)
+    dated = spec.source.select is Select.INTERVAL and spec.source.dated
     names = [*spec.aggregate.columns] if spec.aggregate else []
     if found is not None:
         numbers = [
@@ -91,6 +95,12 @@ def windows(
         height=HEIGHT,
         left=LEFT,
         named=named,
+        clock=partial(_clock, spec),
+        zone=_zone(spec),
+        delay=spec.window.delay if spec.window else timedelta(),
+        seen=seen,
+        unseen=unseen,
+        unread=seen.unread if seen and dated else None,
         since=since,
         until=until,
     )
@@ -98,8 +108,15 @@ def windows(
 
 def _named(spec: Spec, start: datetime) -> str:
     """What a window that begins then is called, by its clock."""
-    if spec.window is None:
-        return f"{start:%Y-%m-%d %H:%M}"
-    whole_days = spec.window.windows.slices.seconds % _DAY_SECONDS == 0
-    local = start.astimezone(ZoneInfo(spec.window.zone))
-    return f"{local:%Y-%m-%d}" if whole_days else f"{local:%Y-%m-%d %H:%M}"
+    if spec.window is None or spec.window.windows.slices.seconds % _DAY_SECONDS:
+        return _clock(spec, start)
+    return _clock(spec, start)[: len("2026-11-01")]
+
+
+def _zone(spec: Spec) -> str:
+    return spec.window.zone if spec.window else "UTC"
+
+
+def _clock(spec: Spec, at: datetime) -> str:
+    """A moment by the clock of the windows."""
+    return f"{at.astimezone(ZoneInfo(_zone(spec))):%Y-%m-%d %H:%M}"

@@ -1,0 +1,153 @@
+"""The list of pipelines: what failed stands first, with its reason; and what the page costs."""
+
+import html
+import re
+import time
+
+import pytest
+
+from fixtures.airflow.pages import Pages
+from fixtures.batches.account import add_attempt, run, sql
+from fixtures.batches.history import add_history
+from fixtures.batches.workbench import Workbench, events
+from fixtures.wait import wait_for
+from semel.ledger import Ledger
+from semel.plan import plan
+
+RUN = "manual__1"
+KEY = f"airflow:events:{RUN}"
+
+
+def listed(pages: Pages, asked: str = "", who: str = "admin") -> dict[str, str]:
+    """The text of each pipeline's line, in their order, once their files are checked."""
+
+    def lines() -> str | None:
+        page = pages.get(f"/semel/{asked}", who).text
+        return None if "are being checked" in page else page
+
+    page = wait_for(lines, "the check of the pipelines' files", 60)
+    rows = re.findall(r"<tr>\n<th scope=\"row\">(.*?)</tr>", page, re.S)
+    texts = [" ".join(html.unescape(re.sub(r"<[^>]*>", " ", row)).split()) for row in rows]
+    return {text.split()[0]: text for text in texts}
+
+
+def failed_batch(bench: Workbench, ledger: Ledger) -> None:
+    """A planned batch whose attempt is lost."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 10))
+    add_attempt(ledger, plan(ledger, spec, KEY).batch.batch_id, "lost")
+
+
+@pytest.mark.parametrize(
+    ("state", "tries", "says"),
+    [
+        ("up_for_retry", 1, r"batch 1 : stage failed; Airflow tries again at 10:0[01] UTC"),
+        ("up_for_retry", 3, r"batch 1 : stage failed; Airflow tries again at 10:0[01] UTC"),
+        ("failed", 4, r"batch 1 : stage failed: clear its run manual__1 once its log says why"),
+        ("running", 2, r"batch 1 : its last attempt failed: manual__1"),
+    ],
+)
+def test_a_batch_that_failed_says_when_it_is_tried_again(
+    pages: Pages, bench: Workbench, ledger: Ledger, state: str, tries: int, says: str
+) -> None:
+    """Its attempts are lost: it has failed, and is not planned for an hour; if Airflow tries it
+    again, the page says when.
+    """
+    failed_batch(bench, ledger)
+    pages.task("events", RUN, "stage", state, tries, "2026-11-01T10:00:00+00:00")
+    text = listed(pages)["events"]
+    assert re.search(rf"! failed {says}", text), text
+    assert "planned" not in text
+
+
+def test_a_committed_batch_whose_finalize_failed(
+    pages: Pages, bench: Workbench, ledger: Ledger
+) -> None:
+    """The ledger knows no failure of it; Airflow does."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 10))
+    plan(ledger, spec, KEY)
+    assert "▶ in work batch 1 is planned, for" in listed(pages)["events"]
+    pages.task("events", RUN, "commit", "failed", 4, "2026-11-01T10:00:00+00:00")
+    assert "! failed batch 1 : commit failed: clear its run" in listed(pages)["events"]
+
+
+def test_a_broken_file_says_what_validate_says(
+    pages: Pages, bench: Workbench, ledger: Ledger
+) -> None:
+    """On the list and on Days; also of a pipeline that never had a DAG, for those who may see
+    Airflow's import errors. A pipeline without a batch is no unknown name.
+    """
+    run(ledger, bench.spec("big"), "r1")
+    bench.spec("fresh")
+    for name in ("big", "fresh"):
+        path = bench.pipelines / f"{name}.yaml"
+        path.write_text(path.read_text().replace("format: jsonl", "format: jsonx"))
+    lines = listed(pages)
+    for name in ("big", "fresh"):
+        assert f"{name} ✕ broken {bench.pipelines}/{name}.yaml:" in lines[name]
+        assert "source.format" in lines[name]
+        page = html.unescape(pages.get(f"/semel/dags/{name}").text)
+        if name == "big":
+            assert "source.format" in page and "does not see" not in page
+    assert "fresh" not in listed(pages, who="viewer")
+
+
+def test_the_worst_is_first_and_can_be_searched_for(
+    pages: Pages, bench: Workbench, ledger: Ledger
+) -> None:
+    """Broken, failed, to be tried again, then the others by name; a form finds by name and state."""
+    run(ledger, bench.spec("big"), "r1")
+    hidden = bench.spec("hidden")
+    path = bench.spec("foreign", sink={"path": "out/foreign"})
+    bench.write("in/a.jsonl", events(0, 10))
+    add_attempt(ledger, plan(ledger, hidden, "airflow:hidden:r").batch.batch_id, "lost")
+    failed_batch(bench, ledger)
+    pages.task("events", RUN, "stage", "up_for_retry", 1, "2026-11-01T10:00:00+00:00")
+    (bench.pipelines / f"{path.name}.yaml").write_text("name: foreign\nsource: {}\n")
+    assert [*listed(pages)] == ["foreign", "hidden", "events", "big"]
+    assert [*listed(pages, "?q=FAILED")] == ["hidden", "events"]
+    assert [*listed(pages, "?q=BIG")] == ["big"]
+    page = pages.get("/semel/?q=<script>").text
+    assert "None of 4 pipelines has" in page and "<script>" not in page
+
+
+def test_days_complete_of_days_due(pages: Pages, bench: Workbench, ledger: Ledger) -> None:
+    """Of the last intervals that are over, since the first that a run has read."""
+    source = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl"}
+    spec = bench.spec(source=source, schedule="@daily")
+    days = sql(ledger, "SELECT date_trunc('day', now(), 'UTC') - n * interval '1 day' AS at "
+                       "FROM generate_series(5, 0, -1) AS n")  # fmt: skip
+    starts = [row["at"] for row in days]
+    for at in (0, 1, 3):
+        bench.write(f"in/day-{starts[at]:%Y-%m-%d}.jsonl", events(10 * at, 10 * at + 10))
+        run(ledger, spec, f"r{at}", (starts[at], starts[at + 1]))
+    assert "events @daily, paused ● done 3 of 5 3 ," in listed(pages)["events"]
+
+
+@pytest.mark.rest
+def test_two_hundred_pipelines_are_listed_in_a_second(
+    pages: Pages, bench: Workbench, ledger: Ledger
+) -> None:
+    """With 10,000 batches: while the files are checked, too, and once they are."""
+    specs = [
+        bench.spec(f"p{n}", source={"path": f"in{n}/*.jsonl"}, schedule=f"{n % 60} * * * *")
+        for n in range(200)
+    ]
+    path = bench.write("in0/a.jsonl", events(0, 10))
+    done = run(ledger, specs[0], "r")
+    path.unlink()
+    plan(ledger, specs[0], "idle")
+    add_history(ledger, done.plan.batch, 10_000)
+    pages.known([spec.name for spec in specs])
+    began = time.monotonic()
+    first = pages.get("/semel/").text
+    took = [time.monotonic() - began]
+    assert "p199" in first
+    lines = listed(pages)
+    assert len(lines) == 200 and "@" not in lines["p7"] and "7 * * * *" in lines["p7"]
+    for _ in range(3):
+        began = time.monotonic()
+        pages.get("/semel/")
+        took.append(time.monotonic() - began)
+    assert min(took) < 1 and took[0] < 3, took
