@@ -18,7 +18,18 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from semel import limits
-from semel.airflow.page import backfill, catalog, decide, find, replay, shown, windows
+from semel.airflow.page import (
+    backfill,
+    catalog,
+    decide,
+    find,
+    lineage,
+    records,
+    replay,
+    shown,
+    text,
+    windows,
+)
 from semel.airflow.page.common import (
     FOLDER,
     PAGE_LOOK_SECONDS,
@@ -38,6 +49,7 @@ from semel.airflow.page.common import (
     soon,
     spec_of,
 )
+from semel.airflow.page.plot import DAY_PARTS, HEIGHT, plot_days
 from semel.airflow.page.shown import PAGE_BATCHES, Overview
 from semel.errors import (
     Doing,
@@ -72,6 +84,8 @@ app.include_router(catalog.router)
 app.include_router(backfill.router)
 app.include_router(replay.router)
 app.include_router(windows.router)
+app.include_router(records.router)
+app.include_router(lineage.router)
 
 
 @app.middleware("http")
@@ -184,6 +198,9 @@ def days_of(
         states=[s for s in State if any(one.state is s for one in answer.days)],
         weeks=_weeks(answer.days) if intervals.are_days(answer.days) else None,
         in_its_place=backfill.in_its_place(dag_id, [one.start for one in answer.days]),
+        plot=plot_days([(one.start, one.counts) for one in answer.days], show=text.starting),
+        plot_height=HEIGHT,
+        plot_parts=DAY_PARTS,
     )
 
 
@@ -211,6 +228,7 @@ def batch(
         trouble=trouble,
         reads=may(may_read, request, user),
         edits=may(may_edit, request, user),
+        letters_max=records.PAGE_LETTERS_MAX,
     )
 
 

@@ -21,7 +21,7 @@ from semel.airflow.page.common import (
     soon,
     spec_of,
 )
-from semel.airflow.page.plot import HEIGHT, LEFT, WIDTH, plot
+from semel.airflow.page.plot import HEIGHT, plot
 from semel.airflow.page.text import is_number
 from semel.errors import SemelError
 from semel.model.complete import State
@@ -87,9 +87,7 @@ def windows(
         reads=reads,
         trouble=trouble,
         plot=drawn,
-        width=WIDTH,
         height=HEIGHT,
-        left=LEFT,
         named=named,
         since=since,
         until=until,
