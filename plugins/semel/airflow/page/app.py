@@ -182,6 +182,8 @@ def days_of(
         ledger(), spec, seen, now=datetime.now(UTC), since=day(since), until=day(until)
     )
     runs = may(backfill.may_run, request, user)
+    in_its_place = backfill.in_its_place(dag_id, [one.start for one in answer.days])
+    missing = [(one.start, one.end) for one in answer.days if one.command]
     return page(
         request,
         "days.html",
@@ -197,7 +199,8 @@ def days_of(
         until=until,
         states=[s for s in State if any(one.state is s for one in answer.days)],
         weeks=_weeks(answer.days) if intervals.are_days(answer.days) else None,
-        in_its_place=backfill.in_its_place(dag_id, [one.start for one in answer.days]),
+        in_its_place=in_its_place,
+        missing=spec.schedule and backfill.range_of(missing, in_its_place),
         plot=plot_days([(one.start, one.counts) for one in answer.days], show=text.starting),
         plot_height=HEIGHT,
         plot_parts=DAY_PARTS,
