@@ -45,7 +45,6 @@ class Finalized:
     batch: Batch
     found: bool
     counts: Counts
-    files: int = 0
     marker: Path | None = None
     kept: dict[str, Path] = field(default_factory=dict)
     note: str | None = None
@@ -108,7 +107,6 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         batch=batch,
         found=True,
         counts=counts,
-        files=len(files),
         marker=marker,
         kept=layout.all_kept(root, {file.kind for file in files}, batch_id),
     )

@@ -130,6 +130,41 @@ def test_a_manual_run_in_the_place_of_a_scheduled_one(pages: Pages, bench: Workb
     assert "<code>semel run events --interval 2026-11-02 2026-11-03</code>" in found["2"]
 
 
+def test_one_backfill_of_all_missing_days(
+    pages: Pages, bench: Workbench, ledger: Ledger
+) -> None:
+    """Days has one link from the first to the last missing day. A manual run in the place of a
+    scheduled one removes the link, since the backfill would clear that run.
+    """
+    source = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl"}
+    spec = bench.spec(source=source, schedule="@daily")
+    days = [datetime(2026, 11, day, tzinfo=UTC) for day in range(1, 7)]
+    for day in range(1, 6):
+        bench.write(f"in/day-2026-11-0{day}.jsonl", events(100 * day, 100 * day + 10))
+    for n in (0, 2, 4):
+        run(ledger, spec, f"airflow:events:scheduled__{n}", (days[n], days[n + 1]))
+
+    def link(shown: str, who: str = "admin") -> str | None:
+        page = pages.get(f"/semel/dags/events?{shown}", who).text
+        found = re.search(r'href="([^"]*)"[^>]*>backfill what is missing</a>', page)
+        return found and html.unescape(found[1])
+
+    asked = link("from=2026-11-01&to=2026-11-06")
+    wanted = urlencode({"from": "2026-11-02T00:00:00+00:00", "to": "2026-11-05T00:00:00+00:00"})
+    assert asked == f"/semel/dags/events/backfill?{wanted}"
+    page = text_of(pages.get(asked).text)
+    assert "3 runs, of the logical dates 2026-11-02 00:00:00 to 2026-11-04 00:00:00" in page
+    command = (
+        "airflow backfill create --dag-id events --from-date 2026-11-02T00:00:00+00:00 "
+        "--to-date 2026-11-04T23:59:59+00:00 --reprocess-behavior completed --dag-run-conf '{}'"
+    )
+    assert command in page
+    assert link("from=2026-11-01&to=2026-11-03") is None, "one day has its own link"
+    assert link("from=2026-11-01&to=2026-11-06", "viewer") is None
+    pages.trigger("events", days[2], days[0], days[1])
+    assert link("from=2026-11-01&to=2026-11-06") is None
+
+
 def test_without_its_folder_the_ledger_is_shown(
     pages: Pages, bench: Workbench, ledger: Ledger
 ) -> None:

@@ -67,7 +67,7 @@ def letters(
     A replay has the dead letters of the batch that it replays. TerminalError: the batch is not
     finalized. CorruptionError: a marker is damaged.
     """
-    found = markers_of(spec) if batch_id is None else [_marker_of(spec, batch_id)]
+    found = markers_of(spec) if batch_id is None else [marker_of(spec, batch_id)]
     shown: list[Letter] = []
     total = batches = 0
     for marker in reversed(found):
@@ -87,7 +87,25 @@ def letters(
     )
 
 
-def _marker_of(spec: Spec, batch_id: int) -> Marker:
+def raw_letters(spec: Spec, batch_id: int) -> Iterator[dict[str, Any]]:
+    """All dead letters of a finalized batch in their order in the files, each with its `raw`
+    record. Raises TerminalError and CorruptionError as `letters` does.
+    """
+    marker = marker_of(spec, batch_id)
+    names = {claim.source_partition_id: claim.name for claim in marker.ranges}
+    for file in (*marker.of_kind(Kind.DEAD_LETTERS), *marker.of_kind(Kind.REFUSED)):
+        rows = _rows(marker.path_of(file), None)
+        for row in map(_refused_row, rows) if file.kind is Kind.REFUSED else rows:
+            yield {
+                "source": names.get(row["source_partition_id"]),
+                **{key: row[key] for key in ("offset", "reason", "detail", "raw")},
+            }
+
+
+def marker_of(spec: Spec, batch_id: int) -> Marker:
+    """The marker of a batch, or of the batch that it replayed. Raises TerminalError if the batch is
+    not finalized, CorruptionError if the marker is damaged.
+    """
     path = layout.marker(layout.of(spec), batch_id)
     if path.exists():
         return read_marker(path, spec.sink_path())

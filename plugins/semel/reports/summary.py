@@ -268,7 +268,8 @@ def finalize(answer: "Finalized") -> str:
     if answer.found:
         lines = [f"nothing to do: {_batch(answer.batch)} had been finalized before"]
     else:
-        lines = [f"finalized: {_batch(answer.batch)}, {_count(answer.files, 'file')}"]
+        rows = _count(answer.counts.rows_written, "row")
+        lines = [f"finalized: {_batch(answer.batch)}, {rows}"]
     lines += counts(answer.counts)
     lines += [f"{what}: {where}" for what, where in _kept(answer.kept)]
     if answer.counts.quarantined or answer.counts.late:

@@ -22,7 +22,18 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from semel import limits, pipeline
-from semel.airflow.page import backfill, catalog, decide, find, replay, shown, windows
+from semel.airflow.page import (
+    backfill,
+    catalog,
+    decide,
+    find,
+    lineage,
+    records,
+    replay,
+    shown,
+    text,
+    windows,
+)
 from semel.airflow.page.common import (
     FOLDER,
     PAGE_LOOK_SECONDS,
@@ -46,6 +57,7 @@ from semel.airflow.page.common import (
 )
 from semel.airflow.page.failures import failures_of
 from semel.airflow.page.looks import Looks
+from semel.airflow.page.plot import DAY_PARTS, HEIGHT, plot_days
 from semel.airflow.page.shown import PAGE_BATCHES, Declared, Overview
 from semel.declare.yaml import declared_name
 from semel.errors import (
@@ -91,6 +103,8 @@ app.include_router(catalog.router)
 app.include_router(backfill.router)
 app.include_router(replay.router)
 app.include_router(windows.router)
+app.include_router(records.router)
+app.include_router(lineage.router)
 
 
 @app.middleware("http")
@@ -206,6 +220,8 @@ def days_of(
         ledger(), spec, seen, now=datetime.now(UTC), since=day(since), until=day(until)
     )
     runs = may(backfill.may_run, request, user)
+    in_its_place = backfill.in_its_place(dag_id, [one.start for one in answer.days])
+    missing = [(one.start, one.end) for one in answer.days if one.command]
     return page(
         request,
         "days.html",
@@ -222,7 +238,11 @@ def days_of(
         until=until,
         states=[s for s in State if any(one.state is s for one in answer.days)],
         weeks=_weeks(answer.days) if intervals.are_days(answer.days) else None,
-        in_its_place=backfill.in_its_place(dag_id, [one.start for one in answer.days]),
+        in_its_place=in_its_place,
+        missing=spec.schedule and backfill.range_of(missing, in_its_place),
+        plot=plot_days([(one.start, one.counts) for one in answer.days], show=text.starting),
+        plot_height=HEIGHT,
+        plot_parts=DAY_PARTS,
     )
 
 
@@ -250,6 +270,7 @@ def batch(
         trouble=trouble,
         reads=may(may_read, request, user),
         edits=may(may_edit, request, user),
+        letters_max=records.PAGE_LETTERS_MAX,
     )
 
 

@@ -1,9 +1,10 @@
-"""A backfill of one interval from the page of days: shown first, then made by Airflow's own API.
+"""A backfill of one interval, or of all missing intervals, from the page of days: shown first, then made by Airflow's own API.
 
 Airflow's dialog for a backfill takes no values from an address (seen in 3.3.2): so this asks.
 """
 
 import inspect
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -59,6 +60,7 @@ def ask_backfill(
         end=end,
         dates=dates,
         paused=is_paused(dag_id),
+        last=end - timedelta(seconds=1),
         token=sign(user, dag_id, "backfill", wanted),
     )
 
@@ -100,6 +102,19 @@ def in_its_place(dag_id: str, starts: list[datetime]) -> dict[datetime, str]:
     )  # fmt: skip
     with create_session() as session:
         return {when: run_id for when, run_id in session.execute(found)}
+
+
+def range_of(
+    missing: Sequence[tuple[datetime, datetime]], blocked: Iterable[datetime]
+) -> tuple[datetime, datetime] | None:
+    """The range from the first to the last missing interval, since Airflow takes one backfill of a
+    DAG at a time. Returns None if fewer than two intervals are missing, or if a `blocked` logical
+    date lies in the range: the backfill would clear its manual run.
+    """
+    if len(missing) < 2:
+        return None
+    start, end = missing[0][0], missing[-1][1]
+    return None if any(start <= at < end for at in blocked) else (start, end)
 
 
 def _body(dag_id: str, wanted: dict[str, str]) -> BackfillPostBody:

@@ -65,8 +65,13 @@ _looks: Looks[Any] = Looks(PAGE_LOOK_SECONDS)
 
 def ledger() -> Ledger:
     """The ledger of this server, with a pool of its own."""
-    _told_at(int(time.monotonic() / PAGE_TOLD_SECONDS))
+    find_folders()
     return _ledger(settings.ledger_dsn())
+
+
+def find_folders() -> None:
+    """Find the folders and the ledger's address in Airflow, if the last answer is too old."""
+    _told_at(int(time.monotonic() / PAGE_TOLD_SECONDS))
 
 
 @lru_cache(maxsize=1)

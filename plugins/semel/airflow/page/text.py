@@ -57,6 +57,11 @@ def moment(at: datetime | None) -> str:
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
+def starting(at: datetime) -> str:
+    """The start of an interval in UTC: its day, with the minute unless that is midnight."""
+    return moment(at)[:16].removesuffix(" 00:00")
+
+
 def ago(at: datetime | None, now: datetime) -> str:
     """How long ago: `3 d`, `5 h`, `12 min`, `40 s`."""
     if at is None:

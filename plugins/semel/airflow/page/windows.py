@@ -22,7 +22,7 @@ from semel.airflow.page.common import (
     soon,
     spec_of,
 )
-from semel.airflow.page.plot import HEIGHT, LEFT, WIDTH, plot
+from semel.airflow.page.plot import HEIGHT, plot
 from semel.airflow.page.text import is_number
 from semel.declare.parts import Select
 from semel.errors import SemelError
@@ -91,9 +91,7 @@ def windows(
         reads=reads,
         trouble=trouble,
         plot=drawn,
-        width=WIDTH,
         height=HEIGHT,
-        left=LEFT,
         named=named,
         clock=partial(_clock, spec),
         zone=_zone(spec),

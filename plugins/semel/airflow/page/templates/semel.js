@@ -33,3 +33,31 @@ if (parent !== self) {
   addEventListener("hashchange", writeAddress);
   addEventListener("click", moveAirflow);
 }
+
+// A table wider than its page wraps its cells, or else becomes a card for each row, in which each
+// cell names its column.
+const fit = () => {
+  for (const box of document.querySelectorAll(".scroll:has(table)")) {
+    box.classList.remove("tight", "cards");
+    for (const way of ["tight", "cards"]) {
+      if (box.scrollWidth > box.clientWidth) box.classList.add(way);
+    }
+  }
+};
+const nameCells = (table) => {
+  const heads = [...table.querySelectorAll("thead th")].map((head) => head.innerText);
+  for (const row of table.querySelectorAll("tbody tr")) {
+    let column = 0;
+    for (const cell of row.cells) {
+      if (cell.colSpan === 1) cell.dataset.column = heads[column] ?? "";
+      if (!cell.innerText.trim() && !cell.querySelector("svg")) cell.dataset.blank = "";
+      column += cell.colSpan;
+    }
+  }
+};
+addEventListener("DOMContentLoaded", () => {
+  document.querySelectorAll(".scroll table").forEach(nameCells);
+  fit();
+});
+addEventListener("load", fit);
+addEventListener("resize", fit);

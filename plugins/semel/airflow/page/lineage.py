@@ -1,0 +1,137 @@
+"""The page of the lineage: which pipeline reads the output of which, as a drawing."""
+
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from semel import pipeline
+from semel.airflow.page.common import find_folders, page, soon
+from semel.errors import SemelError
+
+router = APIRouter()
+
+BOX_WIDTH, BOX_HEIGHT = 260, 64
+_PITCH_X, _PITCH_Y = 320, 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A pipeline with its upstream pipelines, and its source and sink in words."""
+
+    name: str
+    reads: frozenset[str]
+    source: str
+    sink: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """The place of a pipeline in the drawing. `node` is None if the user may not see it."""
+
+    x: int
+    y: int
+    node: Node | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """Boxes and the arrows between them, each from `x1, y1` to `x2, y2`."""
+
+    boxes: tuple[Box, ...]
+    arrows: tuple[tuple[int, int, int, int], ...]
+    width: int
+    height: int
+
+
+@router.get("/lineage", response_class=HTMLResponse)
+def lineage(request: Request, user: GetUserDep) -> HTMLResponse:
+    """All pipelines that the user may see, next to the pipelines that they read."""
+    permitted = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+    find_folders()
+    drawing = trouble = None
+    try:
+        nodes = soon("lineage", _nodes)
+        drawing = nodes and draw(nodes, permitted)
+    except CycleError:
+        trouble = "The pipelines read each other in a circle: `semel validate` names it."
+    except (SemelError, OSError) as error:
+        trouble = str(error)
+    else:
+        if nodes is None:
+            trouble = "Reading all declarations takes longer than a page waits."
+    return page(
+        request,
+        "lineage.html",
+        drawing=drawing,
+        trouble=trouble,
+        box_width=BOX_WIDTH,
+        box_height=BOX_HEIGHT,
+    )
+
+
+def _nodes() -> list[Node]:
+    specs = pipeline.loadable()
+    outputs = [(spec.name, spec.sink.whereabouts()) for spec in specs]
+    return [
+        Node(
+            name=spec.name,
+            reads=frozenset(
+                name for name, output in outputs if name != spec.name and spec.source.reads(output)
+            ),
+            source=spec.source.describe().replace("`", ""),
+            sink=spec.sink.describe().replace("`", ""),
+        )
+        for spec in specs
+    ]
+
+
+def draw(nodes: list[Node], permitted: set[str]) -> Drawing:
+    """Place each pipeline to the right of its upstream pipelines. Raises CycleError.
+
+    A pipeline that the user may not see is drawn without its name, and only next to one that the
+    user may see.
+    """
+    by_name = {node.name: node for node in nodes}
+    edges = {
+        (upstream, node.name)
+        for node in nodes
+        for upstream in node.reads
+        if permitted & {upstream, node.name}
+    }
+    drawn = (permitted & by_name.keys()) | {name for edge in edges for name in edge}
+    reads = {name: [a for a, b in edges if b == name] for name in sorted(drawn)}
+    columns: dict[str, int] = {}
+    for name in TopologicalSorter(reads).static_order():
+        columns[name] = 1 + max((columns[upstream] for upstream in reads[name]), default=-1)
+    linked = {name for edge in edges for name in edge}
+    rows: dict[str, float] = {}
+    for column in range(max(columns.values(), default=-1) + 1):
+        wishes = {
+            name: sum(rows[upstream] for upstream in reads[name]) / max(len(reads[name]), 1)
+            for name, its_column in columns.items()
+            if its_column == column
+        }
+        next_row = 0.0
+        for name in sorted(wishes, key=lambda name: (wishes[name], name not in linked, name)):
+            rows[name] = max(next_row, wishes[name])
+            next_row = rows[name] + 1
+    places = {
+        name: (columns[name] * _PITCH_X + 1, round(rows[name] * _PITCH_Y) + 1) for name in columns
+    }
+    middle = BOX_HEIGHT // 2
+    return Drawing(
+        boxes=tuple(
+            Box(x=x, y=y, node=by_name[name] if name in permitted else None)
+            for name, (x, y) in sorted(places.items())
+        ),
+        arrows=tuple(
+            (places[a][0] + BOX_WIDTH, places[a][1] + middle, places[b][0], places[b][1] + middle)
+            for a, b in sorted(edges)
+        ),
+        width=max((x for x, _ in places.values()), default=0) + BOX_WIDTH + 1,
+        height=max((y for _, y in places.values()), default=0) + BOX_HEIGHT + 1,
+    )
