@@ -26,7 +26,7 @@ def test_a_long_look_is_not_shown_beside_a_newer_ledger(
 
     monkeypatch.setattr(common, "ledger", lambda: ledger)
     monkeypatch.setattr(common, "_looks", Looks(0.05))
-    monkeypatch.setattr(common.shown, "sight", slow)
+    monkeypatch.setattr(common.Sight, "of", slow)
 
     def seen() -> int | None:
         return common.sight(spec)[0]
