@@ -27,7 +27,7 @@ def with_growing(request: Request, survey: Survey) -> Survey:
     """
     if request.window is None:
         return survey
-    (start, end), delay = request.window, _delay(request)
+    (start, end), delay = request.window, request.delay
     known = {
         offer.name: offer.known for offer in survey.matched.offers
         if offer.known and offer.known.source_partition_id not in survey.holes
@@ -65,10 +65,6 @@ def _reading(request: Request, part: Found, since: datetime) -> str:
     return f"`semel run {request.spec.name} --interval {since.date()} {until}`"
 
 
-def _delay(request: Request) -> timedelta:
-    return request.spec.window.delay if request.spec.window else timedelta()
-
-
 # Keeps W2.
 def sees_all(request: Request, survey: Survey, draft: Draft) -> bool:
     """Whether a plan has seen all of its window, and takes it: nothing of it is refused, or waits
@@ -95,16 +91,15 @@ def covers(
     """What a plan covers that sees all, and whether some of that is not covered yet. It holds
     under the pipeline's lock.
     """
-    (start, end), delay = request.window, _delay(request)
-    late = set()
-    if delay:  # A part is of as much time as the run's interval, or less.
-        first = start - delay - (request.interval[1] - request.interval[0])
-        unread = survey.unread_beside(request.window)
-        late = {part.when for part in unread if first < part.when < start}
+    start, end = request.window
+    first, _ = request.listed  # Without a delay nothing is between them.
+    unread = survey.unread_beside(request.window)
+    late = {part.when for part in unread if first < part.when < start}
     end = min(end, request.looked_at, survey.open_from or end)
     found = row(
         connection, "plan", "covers",
-        pipeline_id=pipeline_id, start=start, end=max(start, end), late=sorted(late), delay=delay,
+        pipeline_id=pipeline_id, start=start, end=max(start, end), late=sorted(late),
+        delay=request.delay,
     )  # fmt: skip
     return Times.from_ledger(found["covers"]), found["is_new"]
 
