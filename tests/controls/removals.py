@@ -526,6 +526,13 @@ OF_SECONDS: dict[str, Removal] = {
              new="open_from = None"),
     "a file that never rests is refused":
         code("plan.covered:with_growing", "since < start - (request.interval[1] - request.interval[0])"),
+    "another day's plan judges refused files again":
+        code("sources.files.offers:_want", "file.path in doubtful"),
+    "another day's plan judges refused sealed parts again":
+        code("sources.sealed.matching:match", "part.name in doubtful"),
+    "a plan lists late objects of earlier folders":
+        code("plan.survey:look", "narrowed(request.listed", new="narrowed(request.window",
+             user="plan"),
     "a file within the delay leaves it open":
         sql("plan.covers", "WHEN EXISTS", "WHEN false AND EXISTS"),
     "an INT96 that Arrow wraps is a dead letter": gives("formats.parquet:_far", ()),

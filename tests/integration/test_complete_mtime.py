@@ -1,7 +1,11 @@
-"""Completeness by the time of change: a file that is written on leaves one interval after another."""
+"""Completeness by the time of change: a file that is written on leaves one interval after another, and
+an object of many parts appears in one that is over.
+"""
 
+import json
 import os
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,6 +15,9 @@ from test_complete import covered
 from fixtures.batches.account import run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
+from fixtures.contract.sources import Objects
+from fixtures.objects.s3 import S3
+from semel.clients import objects as client
 from semel.errors import SourceError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
@@ -194,3 +201,88 @@ def test_a_touched_file_holds_nothing(bench: Workbench, ledger: Ledger) -> None:
     path.chmod(0o640)
     plan(ledger, spec, "r1", hour(1))
     assert complete(ledger, spec, 0) == [0]
+
+
+class Uploads:
+    """Objects of many parts. Amazon documents that such an object has the time when its upload
+    began; ministack and versitygw show when it was completed, so the listing is changed to that.
+    """
+
+    def __init__(self, place: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.place, self.began = place, {}
+        ask = client._object
+
+        def as_amazon(meta: object) -> client.Object:
+            found = ask(meta)
+            return replace(found, modified=self.began.get(found.key, found.modified))
+
+        monkeypatch.setattr(client, "_object", as_amazon)
+
+    def upload(self, key: str, began: float, start: int, stop: int) -> None:
+        """Complete an upload that began at an hour of the day."""
+        of = {"Bucket": self.place.bucket, "Key": f"in/{key}"}
+        s3, body = self.place.s3.client, "".join(f"{json.dumps(e)}\n" for e in events(start, stop))
+        of["UploadId"] = s3.create_multipart_upload(**of)["UploadId"]
+        part = s3.upload_part(**of, PartNumber=1, Body=body.encode())
+        parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+        s3.complete_multipart_upload(**of, MultipartUpload=parts)
+        self.began[key] = DAY + began * HOUR
+
+
+@pytest.fixture
+def uploads(bench: Workbench, s3: S3, monkeypatch: pytest.MonkeyPatch) -> Uploads:
+    return Uploads(Objects(bench, s3, "jsonl"), monkeypatch)
+
+
+def by_object(uploads: Uploads, delay: str, lookback: str, rule: str = "mtime") -> Spec:
+    source = {"select": "interval", "interval_from": rule, "lookback": lookback}
+    window = {"size": "1 hour", "delay": delay}
+    return uploads.place.spec(source=source, record_time="at", window=window)
+
+
+# Attacks W2, W1.
+@pytest.mark.parametrize("rule", ["mtime", "h=%Y-%m-%dT%H/"])
+@pytest.mark.parametrize("lookback", ["0 seconds", "1 hour"])
+def test_an_upload_that_took_long(
+    uploads: Uploads, ledger: Ledger, shell: Shell, rule: str, lookback: str
+) -> None:
+    """Within the delay its hour waits for it: the next run reads it if it looks back, and leaves the
+    hour open if not. So it is with a late object of a folder, which the next run must list.
+    """
+    spec = by_object(uploads, "1 hour", lookback, rule)
+    key = "{}" if rule == "mtime" else "h=2025-11-03T{:02d}/{}"
+    uploads.upload(key.format(*([0, "a.jsonl"][rule == "mtime":])), 0.1, 0, 3)
+    run(ledger, spec, "r0", hour(0))
+    uploads.upload(key.format(*([0, "big.jsonl"][rule == "mtime":])), 0.5, 3, 6)
+    plan(ledger, spec, "r1", hour(1))
+    if lookback == "1 hour":
+        assert complete(ledger, spec, 0, 1) == [], "its batch is planned"
+        run(ledger, spec, "r1", hour(1))
+        assert complete(ledger, spec, 0, 1) == [0]
+        assert len(settled(spec).ids) == 6
+        return
+    assert complete(ledger, spec, 0, 1) == []
+    said = shell.runs("semel gaps events", code=1)
+    assert "big.jsonl" in said
+    [command] = {line for line in said.splitlines() if line.startswith("next: semel run")}
+    shell.runs(command.removeprefix("next: "))
+    assert complete(ledger, spec, 0, 1) == [0, 1]
+    assert len(settled(spec).ids) == 6
+
+
+# Attacks W1, W9.
+def test_an_upload_beyond_the_delay(uploads: Uploads, ledger: Ledger, shell: Shell) -> None:
+    """Its hour is complete, and stays so; the plan and `semel gaps` name it, the command that they
+    print reads it, and the event of that batch names the hour.
+    """
+    spec = by_object(uploads, "0 seconds", "0 seconds")
+    assert "Declare source.lookback" in shell.runs("semel validate events")
+    run(ledger, spec, "r0", hour(0))
+    uploads.upload("big.jsonl", 0.5, 0, 3)
+    late = plan(ledger, spec, "r1", hour(1))
+    assert late.earlier == {DAY.date(): 1} and complete(ledger, spec, 0, 1) == [0, 1]
+    said = shell.runs("semel gaps events", code=1)
+    assert "big.jsonl" in said
+    [command] = {line for line in said.splitlines() if line.startswith("next: semel run")}
+    shell.runs(command.removeprefix("next: "))
+    assert len(settled(spec).ids) == 3

@@ -86,13 +86,9 @@ def sees_all(request: Request, survey: Survey, draft: Draft) -> bool:
 
 def late_times(request: Request, survey: Survey) -> list[datetime]:
     """The times of unclaimed parts of earlier windows that end within the delay of this one."""
-    start, delay = request.window[0], request.spec.delay
-    if not delay:
-        return []
-    # A part is of as much time as the run's interval, or less.
-    first = start - delay - (request.interval[1] - request.interval[0])
-    parts = survey.unread_beside(request.window)
-    return sorted({part.when for part in parts if first < part.when < start})
+    first, _ = request.listed  # Without a delay nothing is between them.
+    unread = survey.unread_beside(request.window)
+    return sorted({part.when for part in unread if first < part.when < request.window[0]})
 
 
 # Keeps W2.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
@@ -65,6 +65,17 @@ class Request:
         if self.interval is None:
             return None
         return self.interval[0] - self.spec.source.lookback, self.interval[1]
+
+    @property
+    def listed(self) -> Window:
+        """The times that a plan looks at: those that it may take; and before them, with a delay,
+        those of which something late keeps a window open. A part is of as much time as the run's
+        interval, or less.
+        """
+        if not (self.interval and self.spec.delay):
+            return self.window
+        start, end = self.window
+        return start - self.spec.delay - (self.interval[1] - self.interval[0]), end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +148,7 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
     spec, pipeline_id = request.spec, pipeline.pipeline_id
     source = open_source(spec)
     if request.key is not None:
-        source = source.narrowed(request.window, partial(ledger.rows, pipeline_id=pipeline_id))
+        source = source.narrowed(request.listed, partial(ledger.rows, pipeline_id=pipeline_id))
 
     def read() -> tuple[State, Held, list[Partition], Spans]:
         silent = spec.limits.orphan_after.total_seconds()

@@ -17,7 +17,8 @@ from semel.sources.files.refusals import still_a_copy
 def match(context: Context, listing: Listing, known: Knowledge, window: Window) -> Matched:
     """As `Source.match`."""
     recognised = gather(context, listing, known, window)
-    offers, refused = want(context, recognised, window)
+    doubtful = {refusal.name for refusal in known.refused}
+    offers, refused = want(context, recognised, window, doubtful)
     going_on = {offer.known.source_partition_id for offer in offers if offer.known}
     gone, retired = _closing(recognised, going_on)
     facts = recognised.facts

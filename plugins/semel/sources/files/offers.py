@@ -1,6 +1,7 @@
 """What may be read of each file, as far as its records are complete, and where a range may end."""
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -51,14 +52,17 @@ def offer_of(seen: Seen, known: FilePartition | None, *, start: int = 0) -> File
     )
 
 
+# Keeps P30.
 def want(
-    context: Context, recognised: Recognised, window: Window
+    context: Context, recognised: Recognised, window: Window, doubtful: Collection[str]
 ) -> tuple[list[FileOffer], list[Refusal]]:
-    """What may be read of each file in the window, oldest first, and what is refused."""
+    """What may be read of each file in the window, oldest first, and what is refused. `doubtful`:
+    the names that the last plan refused.
+    """
     offers, refusals = [], []
     for found in recognised.facts.values():
         try:
-            item = _want(context, found, window)
+            item = _want(context, found, window, doubtful)
         except FileNotFoundError:
             continue  # It was moved while we looked: the next plan sees where it is.
         if isinstance(item, Refusal):
@@ -75,7 +79,9 @@ def want(
     return offers, sorted(refusals, key=lambda item: item.name)
 
 
-def _want(context: Context, found: Facts, window: Window) -> FileOffer | Refusal | None:
+def _want(
+    context: Context, found: Facts, window: Window, doubtful: Collection[str]
+) -> FileOffer | Refusal | None:
     seen = found.seen
     file = seen.file
     if found.answer is Answer.WAIT:
@@ -84,9 +90,10 @@ def _want(context: Context, found: Facts, window: Window) -> FileOffer | Refusal
         return refused(context, found)
     known = found.goes_on
     item = offer_of(seen, known)
-    if not in_window(file.when, window):
-        return item if known else None
-    return _end(context, found, item)
+    if in_window(file.when, window):
+        return _end(context, found, item)
+    judged = _end(context, found, item) if file.path in doubtful else None
+    return judged if isinstance(judged, Refusal) else item if known else None
 
 
 def _end(context: Context, found: Facts, item: FileOffer) -> FileOffer | Refusal:

@@ -343,10 +343,12 @@ class Sorting:
         ]  # fmt: skip
 
 
+# Keeps P30.
 def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matched:
     """As `Source.match`."""
     found = Sorting(source=source, shown=shown, known=known, window=window).run()
     offers, refused, renamed, begun = [], [*found.refused, *found.kept()], [], []
+    doubtful = {refusal.name for refusal in known.refused}
     for one in found.judged:
         part, wanted = one.part, in_window(one.part.when, window)
         offer = offer_of(one)
@@ -354,7 +356,7 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
             refused.append(_refused(source, one))
         elif one.looked.unfinished:
             offers.append(replace(offer, known=None, ahead=1))
-        elif wanted and one.looked.refused and _is_to_be_read(one):
+        elif (wanted or part.name in doubtful) and one.looked.refused and _is_to_be_read(one):
             refused.append(one.looked.refused)
             if one.known and (one.known.name, one.known.identity) != (part.name, part.identity):
                 renamed.append(replace(one.known, name=part.name, identity=part.identity))
