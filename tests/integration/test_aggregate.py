@@ -25,11 +25,16 @@ from fixtures.batches.workbench import Workbench
 from fixtures.postgres.server import lose
 from fixtures.postgres.warehouse import TABLE, Warehouse
 from semel import reader
+from semel.archive import provenance
+from semel.archive.marker import markers_of
 from semel.audit import audit
+from semel.audit import windows as audit_windows
+from semel.audit.windows import clock
 from semel.cli import main
 from semel.compare import Range
 from semel.errors import CorruptionError, LimitError, SpecError, TerminalError
 from semel.ledger import Ledger
+from semel.model.windows import zones_version
 from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 from semel.repair.accept import accept_columns
@@ -970,3 +975,42 @@ def test_hostile_names(bench: Workbench, ledger: Ledger, table: Warehouse) -> No
     quoted = name.replace('"', '""')
     found = table.run(f'SELECT "{quoted}", "{quoted}2" FROM events WHERE _semel_level = 0')
     assert found and all(one == two for one, two in found)
+
+
+# Attacks AG7.
+@pytest.mark.parametrize("counts", [True, False])
+def test_the_audit_names_the_tz_database_that_cut_other_windows(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, counts: bool
+) -> None:
+    """A batch's marker keeps the version. Another version alone is no failure, and nothing is said of
+    a marker of before.
+    """
+    monkeypatch.setattr(provenance, "zones_version", lambda: "2020a")
+    folder = {"window": "1 hour", "of": "at", "name": "hour", "zone": "Europe/Berlin"}
+    own = {} if counts else {"aggregate": None, "window": None, "sink": {"partition_by": [folder]}}
+    spec = counting(bench, **own)
+    bench.write("in/a.jsonl", clicks(0, 50))
+    run(ledger, spec, "r1")
+    [marker] = markers_of(spec)
+    assert marker.code.zones == "2020a"
+    verdict = audit(spec)
+    assert verdict.ok and not any("tz database" in note for note in verdict.notes)
+
+    def half_an_hour_later(zone: str, first: datetime, last: datetime) -> pa.Table:
+        periods = clock(zone, first, last)
+        ahead = pc.add(periods["ahead"], 1_800)
+        return periods.set_column(periods.column_names.index("ahead"), "ahead", ahead)
+
+    monkeypatch.setattr(audit_windows, "clock", half_an_hour_later)
+    verdict = audit(spec)
+    assert not verdict.ok
+    named = [note for note in verdict.notes if "tz database" in note]
+    assert named == [
+        "tz database 2020a cut the windows of batch 1, which differ from those of tz database "
+        f"{zones_version()} of this audit"
+    ]
+    plain = json.loads(marker.path.read_text())
+    del plain["code"]["zones"]
+    marker.path.write_text(json.dumps(plain))
+    verdict = audit(spec)
+    assert not verdict.ok and not any("tz database" in note for note in verdict.notes)

@@ -786,7 +786,7 @@ def test_a_digest_that_is_not_the_codes(coded: HonestSink) -> None:
 ODD = [
     {"files": {"a.py": "../../../etc/passwd"}}, {"files": {"a.py": "A" * 64}},
     {"files": {"a.py": 1}}, {"files": ["a.py"]}, {"files": None}, {"semel": None},
-    {"git_commit": 1},
+    {"git_commit": 1}, {"zones": 2025}, {"zones": ["2025b"]},
 ]  # fmt: skip
 
 

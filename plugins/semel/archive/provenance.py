@@ -21,6 +21,7 @@ from semel.archive.commit_of import commit_of
 from semel.errors import CorruptionError, TerminalError
 from semel.model.batch import Batch
 from semel.model.plain import parsed
+from semel.model.windows import zones_version
 from semel.pipeline.spec import Spec
 from semel.pipeline.transforms import file_of
 from semel.storage import Sealed, make_folder, write_new
@@ -32,11 +33,14 @@ _SUFFIXES = (".py", ".sql")
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """Code as the ledger and markers name it: the hex SHA-256 of its files, by file name."""
+    """Code as the ledger and markers name it: the hex SHA-256 of its files, by file name. `zones`:
+    the version of the time zone database. None: not known.
+    """
 
     semel: str
     git_commit: str | None
     files: dict[str, str]
+    zones: str | None = None
 
     @classmethod
     def from_json(cls, plain: object) -> "Named":
@@ -45,12 +49,14 @@ class Named:
             isinstance(plain, dict)
             and isinstance(plain.get("semel"), str)
             and isinstance(plain.get("git_commit"), str | None)
+            and isinstance(plain.get("zones"), str | None)
             and isinstance(files := plain.get("files"), dict)
             and all(Path(name).suffix in _SUFFIXES for name in files)
             and all(isinstance(d, str) and _DIGEST.fullmatch(d) for d in files.values())
         ):
             raise ValueError("its code is not what docs/protocol.md says")
-        return cls(semel=plain["semel"], git_commit=plain.get("git_commit"), files=files)
+        more = {key: plain.get(key) for key in ("git_commit", "zones")}
+        return cls(semel=plain["semel"], files=files, **more)
 
     @property
     def digest(self) -> str:
@@ -70,12 +76,15 @@ class Code:
     semel: str
     git_commit: str | None
     texts: dict[str, bytes]
+    zones: str | None
 
     @property
     def named(self) -> Named:
         """The same with digests in place of the texts."""
         files = {name: _sha256(text) for name, text in sorted(self.texts.items())}
-        return Named(semel=self.semel, git_commit=self.git_commit, files=files)
+        return Named(
+            semel=self.semel, git_commit=self.git_commit, files=files, zones=self.zones
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The form that the ledger and markers hold."""
@@ -105,7 +114,10 @@ def look(spec: Spec) -> Code:
             beside = (folder / f"{name}.py" for name in _imported(texts[path.name]))
             # os.path, because Path.is_file raises for a name that is too long.
             todo += [path for path in beside if os.path.isfile(path)]
-    return Code(semel=semel.__version__, git_commit=commit_of(folder), texts=texts)
+    return Code(
+        semel=semel.__version__, git_commit=commit_of(folder), texts=texts,
+        zones=zones_version() or None,
+    )  # fmt: skip
 
 
 # Keeps S26.
@@ -146,6 +158,9 @@ def _changes(batch: Batch, now: Code) -> Iterator[str]:
             yield f"{path} changed since {when} ({digests})"
     if planned["semel"] != now.semel:
         yield f"semel is {now.semel}, and was {planned['semel']} when {when}"
+    # Keeps AG7.
+    if (zones := planned.get("zones")) and zones != now.zones:
+        yield f"the tz database is {now.zones or 'of no version'}, and was {zones} when {when}"
 
 
 def _keep(folder: Path, code: Code) -> None:

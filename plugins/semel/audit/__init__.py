@@ -44,6 +44,7 @@ from semel.formats.pieces import gathered, pieces
 from semel.model.batch import OF_THE_OUTPUT, Counts, repeats_of, runs
 from semel.model.manifest import Kind, MarkedFile
 from semel.model.reasons import DecidedBy, Reason
+from semel.model.windows import zones_version
 from semel.pipeline.opening import open_sink, open_sinks
 from semel.pipeline.spec import Spec
 from semel.sinks import MiscountError, Note, Notes, OutputGoneError, Sink, SupersededError, held
@@ -89,6 +90,7 @@ class _Audit:
         self._replaced = Generations()
         self._letters: Letters = {}
         self._output_gone: dict[int, OutputGoneError] = {}
+        self._other_windows: set[int] = set()
         self._superseded: dict[int, SupersededError] = {}
         self._notes: Notes | None = None
         self._in_flight: set[int] = set()
@@ -314,6 +316,7 @@ class _Audit:
             what = f"the times of {count(rows, 'row')} in it are not of its folder {name!r}"
             offender = Offender(what=what, batch=marker.batch_id, file=file.path)
             self._findings.blame("files", offender)
+            self._other_windows.add(marker.batch_id)
 
     def _unreadable(self, marker: Marker, what: str, error: Exception) -> None:
         why = first_line(error)
@@ -380,7 +383,9 @@ class _Audit:
         if counted:
             windows.slices_of_records(self._engine, counted[-1])
             filled = windows.proof(counted[-1])
-            self._blame("output", self._engine.rows("windows", filled, shown=shown))
+            differing = self._engine.rows("windows", filled, shown=shown)
+            self._other_windows.update(row["batch"] for row in differing)
+            self._blame("output", differing)
         plain = {m.batch_id for m in self._markers if not m.spec.transforms}
         found.examine("content", sum(c.rows_written for b, c in counts.items() if b in plain))
 
@@ -450,6 +455,17 @@ class _Audit:
         if erased := {m.batch_id: m.erased_rows for m in self._markers if m.erased}:
             rows = count(sum(erased.values()), "row")
             notes.append(f"somebody has erased {rows} of {those(erased)}, and has said so")
+        # Keeps AG7.
+        here, made_by = zones_version(), {}
+        for marker in self._markers:
+            zones = marker.code and marker.code.zones
+            if marker.batch_id in self._other_windows and zones and zones != here:
+                made_by.setdefault(zones, set()).add(marker.batch_id)
+        for zones, batches in sorted(made_by.items()):
+            notes.append(
+                f"tz database {zones} cut the windows of {those(batches)}, which differ from those "
+                f"of tz database {here or '(no version)'} of this audit"
+            )
         if self._in_flight:
             shown = ", ".join(map(str, sorted(self._in_flight)))
             notes.append(
