@@ -2,6 +2,7 @@
 
 import gzip
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from semel.audit.exact import Rules, Word, csv_judge, json_judge
 from semel.audit.source_reader import SourceReader
 from semel.clients.duck import Engine
 from semel.declare.ddl import PARSER_RULES, ColumnType, parse
+from semel.declare.naming import AS_DECLARED, Naming
 from semel.declare.parts import REST_COLUMN, Unknown
 from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
@@ -36,6 +38,11 @@ ARROW = pa.schema([(name, kind.arrow()) for name, kind in COLUMNS.items()])
 
 
 RULES = Rules(number=PARSER_RULES)
+
+NAMES = {"a": ("a2", "a3"), "s": ("s2",), "t": ("t2",), "m": ("m2",), "n": ("n2",)}
+"""Other names of columns, where a test draws that they are declared."""
+
+KEYS = [*KINDS, "a2", "a3", "s2", "t2", "m2", "n2", "zz"]
 
 
 def accepted(line: bytes, format, schema: pa.Schema) -> bool:
@@ -60,18 +67,24 @@ SCALARS = st.sampled_from(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(
-    pairs=st.lists(st.tuples(st.sampled_from([*KINDS, "zz"]), SCALARS), max_size=3),
+    pairs=st.lists(st.tuples(st.sampled_from(KEYS), SCALARS), max_size=3),
     ends=st.sampled_from(["}", ",}", "}}", "} x", ""]),
     pad=st.sampled_from(["", " ", "\t", "x", "\ufeff"]),
+    named=st.booleans(),
 )
-@example(pairs=[("m", "1.50000000")], ends="}", pad="")
-@example(pairs=[("m", f"1.{'0' * 60}")], ends="}", pad="")
-def test_two_readers_of_json_agree(pairs, ends, pad):
+@example(pairs=[("m", "1.50000000")], ends="}", pad="", named=False)
+@example(pairs=[("m", f"1.{'0' * 60}")], ends="}", pad="", named=False)
+@example(pairs=[("a", "1"), ("a3", "2")], ends="}", pad="", named=True)
+@example(pairs=[("n", "null"), ("n2", '{"x":1}')], ends="}", pad="", named=True)
+def test_two_readers_of_json_agree(pairs, ends, pad, named):
     """The exact path and semel's own reader, which share no code, take the same for records."""
     line = (pad + "{" + ",".join(f'"{k}":{v}' for k, v in pairs) + ends).encode()
-    word = json_judge(COLUMNS, RULES)(line.removeprefix(b"\xef\xbb\xbf")).word
+    others = NAMES if named else {}
+    rules = replace(RULES, names=tuple(others.items()))
+    word = json_judge(COLUMNS, rules)(line.removeprefix(b"\xef\xbb\xbf")).word
     if word is not Word.UNSURE:
-        assert (word is Word.GOOD) == accepted(line, JsonLines(), ARROW), line
+        form = JsonLines(naming=Naming(others=others))
+        assert (word is Word.GOOD) == accepted(line, form, ARROW), line
 
 
 KEYED = {
@@ -86,11 +99,14 @@ def keyed(unknown: Unknown, *, texts: bool = True) -> dict[str, ColumnType]:
     return found | ({REST_COLUMN: parse("json")} if unknown is Unknown.KEEP else {})
 
 
-def taken(line: bytes, unknown: Unknown, *, texts: bool = True) -> bool:
+def taken(
+    line: bytes, unknown: Unknown, *, texts: bool = True, naming: Naming = AS_DECLARED
+) -> bool:
     """Whether semel's reader takes a line for a record."""
     kinds = keyed(unknown, texts=texts)
     schema = pa.schema([(name, kind.arrow()) for name, kind in kinds.items()])
-    return accepted(line, JsonLines(json=("j",) if texts else (), unknown=unknown), schema)
+    form = JsonLines(json=("j",) if texts else (), unknown=unknown, naming=naming)
+    return accepted(line, form, schema)
 
 
 @pytest.mark.parametrize("word", ["NaN", "Inf", "Infinity", "-NaN", "-Inf", "-Infinity"])
@@ -122,19 +138,28 @@ KEY_VALUES = st.sampled_from(
 
 @settings(max_examples=examples(400), deadline=None)
 @given(
-    pairs=st.lists(st.tuples(st.sampled_from([*KEYED, "z", "\\u007a", REST_COLUMN]), KEY_VALUES)),
+    pairs=st.lists(
+        st.tuples(
+            st.sampled_from([*KEYED, "a2", "j2", "m2", "s2", "z", "\\u007a", REST_COLUMN]),
+            KEY_VALUES,
+        )
+    ),
     unknown=st.sampled_from(Unknown),
     texts=st.booleans(),
+    named=st.booleans(),
 )
 def test_two_readers_of_keys_agree(
-    pairs: list[tuple[str, str]], unknown: Unknown, texts: bool
+    pairs: list[tuple[str, str]], unknown: Unknown, texts: bool, named: bool
 ) -> None:
     """They share no code, and take the same for records, in every way to treat such keys."""
     line = ("{" + ",".join(f'"{key}":{value}' for key, value in pairs) + "}").encode()
-    rules = Rules(number=PARSER_RULES, unknown=unknown)
+    own = [name for name in keyed(unknown, texts=texts) if name in KEYED]
+    others = {name: (f"{name}2",) for name in own if named}
+    rules = Rules(number=PARSER_RULES, unknown=unknown, names=tuple(others.items()))
     found = json_judge(keyed(unknown, texts=texts), rules)(line)
     assert found.word is not Word.UNSURE
-    assert (found.word is Word.GOOD) == taken(line, unknown, texts=texts), line
+    naming = Naming(others=others)
+    assert (found.word is Word.GOOD) == taken(line, unknown, texts=texts, naming=naming), line
 
 
 CSV_KINDS = {name: kind for name, kind in COLUMNS.items() if not kind.nested}
@@ -148,37 +173,52 @@ FIELDS = st.one_of(
          "0000-01-01", "0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59.9999999-00:01"]
     ),
 )  # fmt: skip
+LACKS = st.sets(st.sampled_from(["a", "f", "t", "d", "b"]), max_size=4)
+"""Columns that a file lacks; none is part of a record id."""
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(fields=st.lists(FIELDS, min_size=6, max_size=8))
-@example(fields=["1", "x", "1.5", "2020-01-01T00:00:00Z", "2020-01-01", "1.50000000", "true"])
-def test_two_readers_of_csv_agree(fields):
-    """The same for CSV."""
-    line = ",".join(fields).encode()
+@given(fields=st.lists(FIELDS, min_size=6, max_size=8), lacks=LACKS)
+@example(
+    fields=["1", "x", "1.5", "2020-01-01T00:00:00Z", "2020-01-01", "1.50000000", "true"],
+    lacks=set(),
+)
+def test_two_readers_of_csv_agree(fields, lacks):
+    """The same for CSV, also of files that lack columns."""
+    line = ",".join(fields[: len(fields) - len(lacks)]).encode()
     if not line.strip(b" \t\r"):
         return
-    judge = csv_judge(CSV_KINDS, list(CSV_KINDS), Dialect(), RULES)
+    header = [name for name in CSV_KINDS if name not in lacks]
+    judge = csv_judge(CSV_KINDS, header, Dialect(), RULES)
     word = judge(line).word
     schema = pa.schema([(name, kind.arrow()) for name, kind in CSV_KINDS.items()])
     if word is not Word.UNSURE:
-        assert (word is Word.GOOD) == accepted(line, Csv(header=False), schema), line
+        found = blocks_of(line, Csv(header=False), schema, columns=header)
+        assert (word is Word.GOOD) == any(block.table.num_rows for block in found), line
 
 
-def read_both_ways(lines: list[bytes], format: str, columns: dict[str, str]) -> list[list[tuple]]:
+def read_both_ways(
+    lines: list[bytes],
+    format: str,
+    columns: dict[str, str],
+    lacks: set[str] = frozenset(),
+    others: dict[str, tuple[str, ...]] = {},
+) -> list[list[tuple]]:
     """(offset, verdict, id, content hash) of each line, by the vectorised and by the exact path."""
-    data = b"\n".join([*([",".join(columns).encode()] if format == "csv" else []), *lines, b""])
+    header = tuple(name for name in columns if name not in lacks) if format == "csv" else ()
+    data = b"\n".join([*([",".join(header).encode()] if header else []), *lines, b""])
+    rules = {name: {"optional": True} for name in lacks}
+    rules |= {name: {"names": names} for name, names in others.items()}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a")
         path.write_bytes(data)
         spec = spec_of(Path(folder), source__format=format, source__schema=columns,
-                       record_id=["s", "m"])  # fmt: skip
+                       source__columns=rules, record_id=["s", "m"])  # fmt: skip
         claim = ClaimedFile.of(claim_of(path, 1, 0, len(data)))
         found = []
         for letters in ({}, {(1, 1): {at: [] for at in range(len(data))}}):
             with Engine("audit") as engine:
                 reader = SourceReader(engine, letters)
-                header = tuple(columns) if format == "csv" else ()
                 for piece in cut(1, claim, str(path), spec.source.csv if header else None):
                     reader.read(piece, fast.dialect(spec, header, 60, PARSER_RULES))
                 reader.flush()
@@ -200,28 +240,31 @@ def check_both_ways(found: list[list[tuple]]) -> None:
 @given(
     rows=st.lists(
         st.tuples(
-            st.lists(st.tuples(st.sampled_from([*KINDS, "zz"]), SCALARS), max_size=4),
+            st.lists(st.tuples(st.sampled_from(KEYS), SCALARS), max_size=4),
             st.sampled_from(["}", "}", "}", ",}", "}\r", "} "]),
         ),
         min_size=10,
         max_size=60,
-    )
+    ),
+    named=st.booleans(),
 )
-def test_two_paths_of_json_agree(rows):
+def test_two_paths_of_json_agree(rows, named):
     """The vectorised path calls nothing good that the exact one does not, and reads the same."""
     lines = [
         ("{" + ",".join(f'"{k}":{v}' for k, v in pairs) + end).encode() for pairs, end in rows
     ]
-    check_both_ways(read_both_ways(lines, "jsonl", KINDS))
+    check_both_ways(read_both_ways(lines, "jsonl", KINDS, others=NAMES if named else {}))
 
 
 @settings(max_examples=examples(25), deadline=None)
-@given(rows=st.lists(st.lists(FIELDS, min_size=6, max_size=8), min_size=10, max_size=60))
-def test_two_paths_of_csv_agree(rows):
+@given(
+    rows=st.lists(st.lists(FIELDS, min_size=6, max_size=8), min_size=10, max_size=60), lacks=LACKS
+)
+def test_two_paths_of_csv_agree(rows, lacks):
     """The same for CSV."""
     columns = {name: text for name, text in KINDS.items() if name in CSV_KINDS}
-    lines = [",".join(fields).encode() for fields in rows]
-    check_both_ways(read_both_ways(lines, "csv", columns))
+    lines = [",".join(fields[: len(fields) - len(lacks)]).encode() for fields in rows]
+    check_both_ways(read_both_ways(lines, "csv", columns, lacks))
 
 
 def test_split_fields():

@@ -417,6 +417,25 @@ def test_numbers_that_may_be_rows(new) -> None:
     assert "counts by itself" not in new(table("id,n", "7{i},x"), "other").text
 
 
+@pytest.mark.parametrize("more", [b"", b"y1,2024-01-01,2\n"])
+def test_a_column_that_some_samples_lack(new, more: bytes) -> None:
+    """It is optional, with a comment, and is proposed neither as an id nor as the time; where it
+    stands in the samples does not matter. A rename is another header: that is refused elsewhere.
+    """
+    files = {
+        "a.csv": table("id,created_at,n", "x{i},2024-01-01,{i}", 3)[:-1] + b"\n",
+        "b.csv": table("event_id,id,n,created_at,seen_at", "{i},z{i},1,2024-01-02,2024-01-03"),
+        "c.csv": b"id,created_at,n\n" + more,
+    }
+    made = new(files)
+    optional = {name: {"optional": True} for name in ("event_id", "seen_at")}
+    assert made.data["source"]["columns"] == optional
+    assert list(made.schema) == ["event_id", "id", "n", "created_at", "seen_at"]
+    assert made.data["record_id"] == ["id"] and made.data["record_time"] == "created_at"
+    assert "# Some samples lack these columns" in made.text
+    assert made.answer["quarantined"] == 0 and made.answer["files_refused"] == 0
+
+
 def test_record_time(new) -> None:
     """The time is a column of that name that is never null and does not change on delivery."""
     made = new(table("id,updated_at,day,created_at", "x{i},2024-01-01T00:00,2024-01-01,2024-01-01"))

@@ -130,6 +130,9 @@ def _doubtful(made: "Draft") -> list[str]:
             )
         if guess.foreign:
             lines.append(f"{ascii(name)}: {guess.foreign}")
+    if made.optional:
+        lacking = ", ".join(map(ascii, made.optional))
+        lines.append(f"optional: {lacking}: some samples lack them, and have null there")
     if made.record_id:
         named = ", ".join(map(ascii, made.record_id))
         lines.append(f"record_id: {named}: records that agree in it are one record")

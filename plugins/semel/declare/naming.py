@@ -24,6 +24,7 @@ class Naming:
         """All names of a column, its own first."""
         return (column, *self.others.get(column, ()))
 
+    # Keeps P30.
     def match(self, columns: Iterable[str], there: Sequence[str]) -> "Header":
         """Find the declared columns among those that a file names, in its order."""
         own = {name: column for column in columns for name in self.names(column)}
@@ -35,11 +36,7 @@ class Naming:
             held={column: names[0] for column, names in given.items() if names},
             lacking=[c for c, names in given.items() if not names and c not in self.optional],
             strange=[name for name in there if name not in own],
-            doubled=[
-                f"column {column!r} is there twice, as {' and '.join(map(repr, names))}"
-                for column, names in given.items()
-                if len(names) > 1
-            ],
+            doubled=[_doubled(column, names) for column, names in given.items() if len(names) > 1],
         )
 
     def remedy(self, header: "Header", *, all_named: bool) -> str:
@@ -84,6 +81,13 @@ class Header(NamedTuple):
     lacking: list[str]
     strange: list[str]
     doubled: list[str]
+
+
+def _doubled(column: str, names: Sequence[str]) -> str:
+    """A sentence about a column that is there under these names."""
+    several = dict.fromkeys(names)
+    under = f", as {' and '.join(map(repr, several))}" if len(several) > 1 else ""
+    return f"column {column!r} is there twice{under}"
 
 
 def nearest(name: str, there: Iterable[str]) -> str | None:

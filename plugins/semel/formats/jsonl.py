@@ -257,6 +257,7 @@ class _JsonParser:
         return None
 
 
+# Keeps P30.
 def _merged(
     table: pa.Table, column: str, others: tuple[str, ...]
 ) -> tuple[pa.Table, dict[int, Fault]]:

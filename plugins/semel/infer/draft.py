@@ -58,6 +58,8 @@ class Draft:
     dates: names.Dates | None
     open_ends: tuple[Path, ...]
     """Samples whose last record has no line end."""
+    optional: tuple[str, ...]
+    """Columns that some samples lack."""
     sink: str
 
     @property
@@ -79,6 +81,8 @@ class Draft:
         if self.waits:
             source["closed_after"] = "1 minute"
         source["schema"] = {name: guess.type for name, guess in self.guesses.items()}
+        if self.optional:
+            source["columns"] = {name: {"optional": True} for name in self.optional}
         found: dict[str, Any] = {"name": self.name}
         if self.dates is not None and self.dates.schedule:
             found["schedule"] = self.dates.schedule
@@ -136,7 +140,12 @@ def draft(name: str, samples: Samples) -> Draft:
         for name, column in zip(texts.column_names, texts.columns, strict=True)
     }
     texts = _fitting(texts, guesses)
-    found = identity(texts, guesses) if texts.num_rows else Identity()
+    optional = tuple(
+        name for name in _widest(dialects).columns
+        if any(name not in one.columns for one in dialects)
+    )  # fmt: skip
+    sure = {name: guess for name, guess in guesses.items() if name not in optional}
+    found = identity(texts, sure) if texts.num_rows else Identity()
     return Draft(
         name=name,
         dialect=dialect,
@@ -146,9 +155,10 @@ def draft(name: str, samples: Samples) -> Draft:
         left_out=left_out,
         identity=found,
         record_id=found.record_id,
-        record_time=record_time(guesses),
+        record_time=record_time(sure),
         dates=names.dates_in(sorted({path.name for path in samples.named})),
         open_ends=tuple(one.path for one in filled if one.open_end),
+        optional=optional,
         sink=f"out/{name}",
     )
 
@@ -240,35 +250,43 @@ def _without_id(table: pa.Table, record_id: tuple[str, ...]) -> int:
 
 
 def _check_alike(name: str, files: list[Sampled], dialects: list[Dialect]) -> None:
-    """SourceError when the samples are no files of one source; its next step names the first of
-    them, and all that are like it.
+    """SourceError if the samples are not files of one source; its next step names the one with most
+    columns, and all that are like it or lack some of these.
     """
-    first = dialects[0]
-    for one, dialect in zip(files[1:], dialects[1:], strict=True):
-        if _kind(dialect) != _kind(first):
+    first = _widest(dialects)
+    path = files[dialects.index(first)].path
+    for one, dialect in zip(files, dialects, strict=True):
+        if not _is_part(dialect, first):
             why = (
-                f"is {_told(dialect)}, {told(files[0].path)} is {_told(first)}; a pipeline reads "
+                f"is {_told(dialect)}, {told(path)} is {_told(first)}; a pipeline reads "
                 "files of one kind, so make one for each"
             )
         elif _marks(dialect) != _marks(first):
             why = (
                 f"is written with the delimiter {dialect.csv.delimiter!r} and the quote "
-                f"{dialect.csv.quote!r}, {told(files[0].path)} with {first.csv.delimiter!r} and "
+                f"{dialect.csv.quote!r}, {told(path)} with {first.csv.delimiter!r} and "
                 f"{first.csv.quote!r}; make a pipeline for each"
             )
         else:
             continue
         alike = (
             quoted(str(file.path)) for file, other in zip(files, dialects, strict=True)
-            if _kind(other) == _kind(first) and _marks(other) == _marks(first)
+            if _is_part(other, first) and _marks(other) == _marks(first)
         )
         raise SourceError(
             f"{told(one.path)} {why}", next=f"semel new {quoted(name)} {' '.join(alike)}"
         )
 
 
-def _kind(dialect: Dialect) -> tuple[str, list[str]]:
-    return dialect.format, sorted(dialect.columns)
+def _widest(dialects: list[Dialect]) -> Dialect:
+    """The first one with the most columns, of those in the first one's format."""
+    alike = (one for one in dialects if one.format == dialects[0].format)
+    return max(alike, key=lambda one: len(one.columns))
+
+
+def _is_part(dialect: Dialect, whole: Dialect) -> bool:
+    """Whether files of one header may be files of the other that lack columns."""
+    return dialect.format == whole.format and {*dialect.columns} <= {*whole.columns}
 
 
 def _marks(dialect: Dialect) -> tuple[str, str]:
@@ -283,8 +301,8 @@ def _told(dialect: Dialect) -> str:
 
 
 def _columns_of_csv(files: list[Sampled], dialects: list[Dialect]) -> pa.Table:
-    """All good records as text, with the columns in the first header's order."""
-    order = dialects[0].columns
+    """All good records as text, with the columns in the order of the header with the most."""
+    order = _widest(dialects).columns
     schema = pa.schema([(name, pa.string()) for name in order])
     tables = [
         block.table.select(order)

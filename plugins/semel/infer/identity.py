@@ -51,11 +51,11 @@ def words(name: str) -> set[str]:
 
 
 def identity(texts: pa.Table, guesses: Mapping[str, Guess]) -> Identity:
-    """What identifies the records, whose values are texts.
+    """What identifies the records, whose values are texts: columns that have a guess.
 
     Records that repeat another one exactly are what a record id is for: they are left out.
     """
-    able = [name for name in texts.column_names if guesses[name].identifies]
+    able = [name for name in texts.column_names if name in guesses and guesses[name].identifies]
     frame = pl.from_arrow(texts.select([*able, *(n for n in texts.column_names if n not in able)]))
     distinct = frame.unique()
     repeats = frame.height - distinct.height

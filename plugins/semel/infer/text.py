@@ -69,6 +69,7 @@ def _text(
         "  schema:",
         *(f"    {scalar(name)}: {scalar(guess.type)}{comment(guess)}"
           for name, guess in made.guesses.items()),
+        *_optional(made),
         *_identity(made),
         *_time(made),
         "sink:",
@@ -121,6 +122,16 @@ def _unknown(made: Draft) -> list[str]:
     return [
         f"  # Keys that are no columns are kept as one, _semel_rest: {named} records{more}.",
         "  unknown: keep",
+    ]
+
+
+def _optional(made: Draft) -> list[str]:
+    if not made.optional:
+        return []
+    return [
+        "  # Some samples lack these columns: their records have null there.",
+        "  columns:",
+        *(f"    {scalar(name)}: {{optional: true}}" for name in made.optional),
     ]
 
 

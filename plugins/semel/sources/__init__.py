@@ -398,7 +398,7 @@ class Source(ABC):
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
         """Prove that each claimed range is still what was planned. SourceError otherwise."""
 
-    # Keeps RP1.
+    # Keeps RP10.
     def check_columns(self, claims: Collection[Claim], batch_id: int) -> None:  # noqa: B027
         """Prove that the declaration fits what the claims hold, by each header or footer. In the
         driver, with claims that `find` has returned. SourceError names the part, and says what to
