@@ -46,9 +46,14 @@ def emit(payload: dict[str, Any], *, as_json: bool, render: Callable[[], None]) 
         render()
 
 
-def table(*columns: str, numbers: Collection[str] = (), folded: Collection[str] = ()) -> "Table":
-    """A table without lines, for `show`. `numbers` stand at the right; `folded` columns take as many
-    lines as it needs where the terminal is narrow, all others stay whole."""
+def table(
+    *columns: str,
+    numbers: Collection[str] = (),
+    folded: Collection[str] = (),
+    cut: Collection[str] = (),
+) -> "Table":
+    """A table without lines, for `show`. `numbers` stand at the right. Where the terminal is narrow,
+    `folded` columns take several lines and `cut` ones end with …; all others stay whole."""
     from rich.table import Table
 
     made = Table(box=None, padding=(0, 1, 0, 0))
@@ -57,19 +62,19 @@ def table(*columns: str, numbers: Collection[str] = (), folded: Collection[str] 
             name,
             justify="right" if name in numbers else "left",
             no_wrap=name not in folded,
-            overflow="fold",
+            overflow="ellipsis" if name in cut else "fold",
         )
     return made
 
 
 def show(made: "Table") -> None:
-    """Print a table, never less than what is in it: in a pipe each row is a line; a terminal that
-    is too narrow wraps its lines itself."""
+    """Print a table: in a pipe each row is a whole line; a terminal that is too narrow wraps its
+    lines itself."""
     widths = [max(map(_width, (column.header, *column.cells))) + 1 for column in made.columns]
     if result.is_terminal:
         over = max(sum(widths) - result.width, 0)
         for at, column in enumerate(made.columns):
-            if not column.no_wrap:
+            if not column.no_wrap or column.overflow == "ellipsis":
                 less = min(over, max(widths[at] - _FOLDED_WIDTH_MIN, 0))
                 widths[at], over = widths[at] - less, over - less
     for width, column in zip(widths, made.columns, strict=True):

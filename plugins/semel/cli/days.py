@@ -31,6 +31,7 @@ def days(
     """
     from semel import pipeline as pipelines
     from semel.ledger import Ledger
+    from semel.reports import summary
     from semel.reports.days import days as ask
     from semel.reports.progress import Sight
 
@@ -38,21 +39,23 @@ def days(
     with Ledger() as ledger:
         answer = ask(
             ledger, spec, Sight.of(ledger, spec), now=datetime.now(UTC),
-            since=options.day(since), until=options.day(until),
+            **options.days(since, until),
         )  # fmt: skip
     payload = {"answer": answer}
     items, unit = f"{spec.source.part}s", spec.source.unit
-    console.emit(payload, as_json=as_json, render=lambda: _render(answer, items, unit))
+    refused = summary.refused(pipeline, found.refusals, spec.source.part)
+    console.emit(payload, as_json=as_json, render=lambda: _render(answer, items, unit, refused))
 
 
-def _render(answer: "Days", items: str, unit: str) -> None:
+def _render(answer: "Days", items: str, unit: str, refused: list[str]) -> None:
     when = "committed on" if answer.by_commit else "interval"
     numbers = ("read", "new", "set aside")
     table = console.table(when, "state", *numbers, "batches", "not finalized", numbers=numbers)
     for day in answer.days:
-        table.add_row(*_row(day, unit))
+        if day.batch_count or not answer.by_commit:
+            table.add_row(*_row(day, unit))
     console.show(table)
-    for line in _notes(answer, items, unit):
+    for line in [*refused, *_notes(answer, items, unit)]:
         print(line)
 
 
@@ -123,9 +126,29 @@ def _notes(answer: "Days", items: str, unit: str) -> list[str]:
             f"the newest complete window: {interval(*answer.newest_complete)}; "
             f"`semel windows {answer.pipeline}` lists all"
         )
-    todo = [day for day in answer.days if day.command]
-    lines += [f"next: {day.command}" for day in todo[:FILES_NAMED_MAX]]
+    todo = _commands(answer)
+    lines += [f"next: {command}" for command in todo[:FILES_NAMED_MAX]]
     if rest := todo[FILES_NAMED_MAX :]:
-        others = interval(rest[0].start, rest[-1].end)
-        lines.append(f"next: the same for {len(rest):,} more intervals, {others}")
+        lines.append(f"and {len(rest):,} more, the first of them `{rest[0]}`")
     return lines
+
+
+def _commands(answer: "Days") -> list[str]:
+    """What reads the rest: one command for adjacent intervals, unless an open batch has one."""
+    from semel.reports.days import State
+    from semel.reports.intervals import moment
+
+    late = (State.UNCLAIMED, State.PARTLY)
+    spans: list[list[Day]] = []
+    for day in (day for day in answer.days if day.command):
+        last = spans[-1][-1] if spans else None
+        if last and last.end == day.start and {last.state, day.state} <= {*late}:
+            spans[-1].append(day)
+        else:
+            spans.append([day])
+    return [
+        first.command
+        if first is last
+        else f"semel run {answer.pipeline} --interval {moment(first.start)} {moment(last.end)}"
+        for first, last in ((days[0], days[-1]) for days in spans)
+    ]

@@ -190,7 +190,7 @@ def gaps(pipeline: Pipeline, as_json: console.AsJson = False) -> None:
                 f"{gap.state}{holder}{silent}: {gap.name!r} {unit} {gap.start} to {gap.end}{passed}"
             )
         for refusal in found.refusals:
-            print(f"refused: {refusal.name!r}: {refusal.reason}: {refusal.detail}")
+            print(f"refused: {refusal}")
         for loss in found.losses:
             print(
                 f"lost: {loss.name!r} {unit} {loss.start} to {loss.end}: {loss.reason}, by "
@@ -271,8 +271,6 @@ def batches(
 
     Example: semel batches flights
     """
-    from rich.markup import escape
-
     if by_code:
         if pipeline is None:
             raise typer.BadParameter("name a pipeline: semel batches PIPELINE --made-by")
@@ -287,20 +285,32 @@ def batches(
         found = ledger.rows("look", "batches", name=name, count=count)
 
     def render() -> None:
-        columns = "pipeline", "batch", "state", "tries", "interval", *_ACCOUNT, "request"
-        table = console.table(*columns, numbers={"batch", "tries", *_ACCOUNT}, folded=["request"])
+        left_out = {"pipeline"} if name else set()
+        left_out |= set() if any(r["attempts"] > 1 for r in found) else {"tries"}
+        left_out |= set() if any(r["interval_start"] for r in found) else {"interval"}
+        columns = "pipeline", "batch", "state", "tries", "interval", *_ACCOUNT, "run"
+        shown = [column for column in columns if column not in left_out]
+        table = console.table(*shown, numbers={"batch", "tries", *_ACCOUNT}, cut=["run"])
         for r in found:
-            request = r["request_key"] + (f" #{r['ordinal']}" if r["ordinal"] > 1 else "")
-            request += _beside(r)
-            request = escape(request)  # A run's name may hold what looks like rich's markup.
-            number = str(r["batch_id"])
-            head = (r["pipeline"], number, r["status"], str(r["attempts"]), _interval(r))
-            won = r["records_read"] is not None
-            sums = [sum(r[c] for c in names) if won else 0 for names in _ACCOUNT.values()]
-            table.add_row(*head, *(f"{one:,}" if won else "" for one in sums), request)
+            cells = dict(zip(columns, _cells(r), strict=True))
+            table.add_row(*(cells[column] for column in shown))
         console.show(table)
 
     console.emit({"batches": [dict(r) for r in found]}, as_json=as_json, render=render)
+
+
+def _cells(r: Any) -> list[str]:
+    """A batch's line, `semel show` has all of it: the run's name is cut where the screen ends."""
+    from rich.markup import escape
+
+    from semel.model.batch import run_of
+
+    won = r["records_read"] is not None
+    sums = [sum(r[c] for c in names) if won else 0 for names in _ACCOUNT.values()]
+    run = run_of(r["request_key"]) + (f" #{r['ordinal']}" if r["ordinal"] > 1 else "")
+    run = escape(f"{_beside(r)} {run}".lstrip())  # It may hold what looks like rich's markup.
+    head = [r["pipeline"], str(r["batch_id"]), r["status"], str(r["attempts"]), _interval(r)]
+    return [*head, *(f"{n:,}" if won else "" for n in sums), run]
 
 
 def _show_made_by(pipeline: str, *, as_json: bool) -> None:
@@ -350,7 +360,7 @@ def _beside(r: Any) -> str:
         f"{r['erased']:,} rows erased" if r["erased"] is not None else "",
     ]
     found = "; ".join(part for part in said if part)
-    return f" ({found})" if found else ""
+    return f"({found})" if found else ""
 
 
 def _interval(r: Any) -> str:

@@ -57,6 +57,7 @@ def new(
         found = drafts.find(made, read)
     except SemelError as error:
         error.next = error.next or NO_STEP  # The same samples would fail again.
+        error.next += " --yes" * (yes and "semel new " in error.next)
         raise
     write(target, yaml_of(made, tried, read))
     payload = {

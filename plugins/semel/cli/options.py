@@ -24,12 +24,14 @@ _DAY = {"formats": DATES[:1], "metavar": "DAY"}
 
 Since = Annotated[datetime | None, typer.Option("--from", help="The first day (UTC).", **_DAY)]
 Until = Annotated[datetime | None, typer.Option("--to", help="The last day (UTC).", **_DAY)]
-"""The --from and --to of a command, for `day`."""
+"""The --from and --to of a command, for `days`."""
 
 
-def day(at: datetime | None) -> date | None:
-    """The day that an option names."""
-    return at.date() if at else None
+def days(since: datetime | None, until: datetime | None) -> dict[str, date | None]:
+    """The days of `--from` and `--to`. BadParameter: the first one is the later one."""
+    if since and until and since > until:
+        raise typer.BadParameter(f"--from {since:%F} is later than --to {until:%F}")
+    return {"since": since and since.date(), "until": until and until.date()}
 
 
 def window(interval: Span) -> Span:

@@ -33,6 +33,8 @@ def run(
     """
     from semel import pipeline as pipelines
     from semel import settings
+    from semel.declare.parts import Select
+    from semel.errors import TerminalError
     from semel.ledger import Ledger
     from semel.plan import interval_of
     from semel.reports import summary
@@ -41,6 +43,12 @@ def run(
 
     window = options.window(interval) if interval is not None else None
     spec = pipelines.find(pipeline)
+    if window is not None and spec.source.select is Select.ARRIVAL:
+        raise TerminalError(
+            f"{pipeline} takes what has arrived (source.select: arrival), so --interval would "
+            "change nothing; leave it out",
+            next=f"semel run {pipeline}",
+        )
     # One name for all runs by hand: the request finds its batch again, and then plans the next.
     request = request or ":".join(["cli", *(t.isoformat() for t in window or ())])
 

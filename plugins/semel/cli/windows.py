@@ -44,9 +44,7 @@ def windows(
         console.emit({"query": text}, as_json=as_json, render=lambda: print(f"{text};"))
         return
     with Ledger() as ledger:
-        answer = ask(
-            ledger, spec, since=options.day(since), until=options.day(until), now=datetime.now(UTC)
-        )
+        answer = ask(ledger, spec, **options.days(since, until), now=datetime.now(UTC))
     console.emit({"answer": answer}, as_json=as_json, render=lambda: _render(answer))
 
 

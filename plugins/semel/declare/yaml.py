@@ -104,7 +104,8 @@ def _document(path: Path, text: str) -> Document:
         mark = error.problem_mark or error.context_mark
         why = error.problem or str(error)
         if "cannot start any token" in why:
-            why += '; put quotes around the value, such as "@daily"'
+            quotes = 'put quotes around the value, such as "@daily"'
+            why += "; indent with spaces" if "\\t" in why else f"; {quotes}"
         raise _wrong(path, mark.line + 1 if mark else 1, "(yaml)", why) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1

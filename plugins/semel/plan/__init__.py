@@ -81,8 +81,9 @@ class Plan:
         why = "source.on_empty is fail"
         if source.on_empty is OnEmpty.WAIT:
             why = f"it has waited for source.wait_at_most, {format_duration(source.wait_at_most)}"
+        shown = f". {self.idle.unmatched}" if self.idle and self.idle.unmatched else ""
         raise SourceError(
-            f"{spec.name} has nothing to read, and {why}", next=f"semel gaps {spec.name}"
+            f"{spec.name} has nothing to read, and {why}{shown}", next=f"semel gaps {spec.name}"
         )
 
 

@@ -3,7 +3,7 @@
 Used by the command line and by the Airflow tasks alike, so that both say the same.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take 
     from semel.runs.downstream import Link
     from semel.runs.replay import Replayed, Root
     from semel.runs.requarantine import Admitted
-    from semel.sources import Received
+    from semel.sources import Received, Refusal
     from semel.stage import Staged
 
 _NOTHING_BELOW = (
@@ -66,11 +66,7 @@ def plan(answer: "Plan") -> str:
     if len(answer.resumed) > FILES_NAMED_MAX:
         more = len(answer.resumed) - FILES_NAMED_MAX
         lines.append(f"recognised by their content: {_count(more, 'file')} more")
-    for refusal in answer.refusals[:FILES_NAMED_MAX]:
-        lines.append(f"{REFUSED}{refusal.name!r}: {refusal.reason}: {refusal.detail}")
-    if len(answer.refusals) > FILES_NAMED_MAX:
-        more = _count(len(answer.refusals) - FILES_NAMED_MAX, answer.source.part)
-        lines.append(f"{REFUSED}{more} more; `semel gaps {name}` lists all")
+    lines += refused(name, answer.refusals, answer.source.part)
     if answer.created and answer.pipeline.repeats:
         lines.append(answer.pipeline.repeats)
     if answer.batch is None:
@@ -80,6 +76,15 @@ def plan(answer: "Plan") -> str:
     else:
         lines.append("next: stage")
     return "\n".join(lines)
+
+
+def refused(name: str, refusals: "Sequence[Refusal]", part: str) -> list[str]:
+    """A line for each refused file of a pipeline, as far as they are few."""
+    lines = [f"{REFUSED}{one}" for one in refusals[:FILES_NAMED_MAX]]
+    if len(refusals) > FILES_NAMED_MAX:
+        more = _count(len(refusals) - FILES_NAMED_MAX, part)
+        lines.append(f"{REFUSED}{more} more; `semel gaps {name}` lists all")
+    return lines
 
 
 def _much(answer: "Plan", amount: int) -> str:

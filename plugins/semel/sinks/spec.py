@@ -185,7 +185,7 @@ def _is_mount(sink: Path) -> bool:
     """Whether a folder is a mount, so that no file beside it can be linked into it."""
     try:
         return os.path.ismount(sink) or sink.stat().st_dev != sink.parent.stat().st_dev
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

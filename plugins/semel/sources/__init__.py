@@ -112,12 +112,15 @@ class Refusal:
     copy_of: str | None = None
     behind: int | None = None
 
+    def __str__(self) -> str:
+        return f"{self.name!r}: {self.reason}: {self.detail}"
+
 
 class RefusedError(SourceError):
     """Something is refused while it is claimed or accepted."""
 
     def __init__(self, refusal: Refusal) -> None:
-        super().__init__(f"{refusal.name!r}: {refusal.reason}: {refusal.detail}", next=AGAIN)
+        super().__init__(str(refusal), next=AGAIN)
         self.refusal = refusal
 
 

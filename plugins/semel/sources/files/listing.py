@@ -224,6 +224,6 @@ def shown(path: str | bytes) -> str:
 
 
 def refusal(path: str, reason: str, detail: str, when: datetime | None = None) -> Refusal:
-    return Refusal(
-        name=path, reason=reason, detail=re.sub(r"[\x00-\x1f\x7f]", "?", detail), when=when
-    )
+    text = detail.removeprefix(f"{path!r}: ")  # The refusal itself has the name.
+    text = re.sub(r"[\x00-\x1f\x7f]", "?", text)
+    return Refusal(name=path, reason=reason, detail=text, when=when)

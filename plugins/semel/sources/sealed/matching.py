@@ -464,7 +464,8 @@ def word(
 
 def refusal(part: Part, reason: str, detail: str) -> Refusal:
     """A refused part."""
-    text = "".join(char if char.isprintable() else "?" for char in detail)
+    text = detail.removeprefix(f"{part.name!r}: ")  # The refusal itself has the name.
+    text = "".join(char if char.isprintable() else "?" for char in text)
     return Refusal(name=part.name, reason=reason, detail=text, when=part.when)
 
 
