@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "plugins" / "semel"
+PACKAGES = (ROOT / "plugins" / "semel", ROOT / "plugins" / "semel_local")
 TABLE = Path(__file__).with_suffix(".txt")
 RULE = "errors.py:{}"
 """The place of a step that is a class's rule."""
@@ -32,14 +32,14 @@ def places() -> dict[tuple[str, int], str]:
     """File and line of each call in the package that names a next step -> its place."""
     return {
         (str(path), line): place
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for lines, place in _places_of(path)
+        for package in PACKAGES
+        for path in sorted(package.rglob("*.py"))
+        for lines, place in _places_of(path, str(path.relative_to(package)))
         for line in lines
     }
 
 
-def _places_of(path: Path) -> Iterator[tuple[range, str]]:
-    name = str(path.relative_to(PACKAGE))
+def _places_of(path: Path, name: str) -> Iterator[tuple[range, str]]:
     counted: defaultdict[str, int] = defaultdict(int)
     for call, function in _calls(ast.parse(path.read_text(encoding="utf-8")), ""):
         counted[function] += 1
@@ -65,7 +65,7 @@ def _names_a_step(call: ast.Call) -> bool:
 
 def all_places() -> set[str]:
     """Those of the calls, and of the rules of errors."""
-    module = ast.parse((PACKAGE / "errors.py").read_text(encoding="utf-8"))
+    module = ast.parse((PACKAGES[0] / "errors.py").read_text(encoding="utf-8"))
     kinds = [node for node in module.body if isinstance(node, ast.ClassDef)]
     rules = [kind.name for kind in kinds if "\n    rule" in ast.unparse(kind)]
     return {*places().values(), *(RULE.format(name) for name in rules)}

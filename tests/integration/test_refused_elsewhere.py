@@ -34,7 +34,7 @@ def write(bench: Workbench, kind: str, number: int, *columns: str) -> None:
         path.write_text("".join(",".join(line) + "\n" for line in (row, *zip(*row.values()))))
 
 
-# Attacks P30.
+# Attacks P31.
 @pytest.mark.parametrize("before", ["known", "unknown"])
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_another_days_plan_forgets_no_refusal(

@@ -37,13 +37,13 @@ def days(
 
     spec = pipelines.find(pipeline)
     with Ledger() as ledger:
+        sight = Sight.of(ledger, spec)
         answer = ask(
-            ledger, spec, Sight.of(ledger, spec), now=datetime.now(UTC),
-            **options.days(since, until),
-        )  # fmt: skip
+            ledger, spec, sight, now=datetime.now(UTC), **options.days(since, until)
+        )
     payload = {"answer": answer}
     items, unit = f"{spec.source.part}s", spec.source.unit
-    refused = summary.refused(pipeline, found.refusals, spec.source.part)
+    refused = summary.refused(pipeline, sight.gaps.refusals, spec.source.part)
     console.emit(payload, as_json=as_json, render=lambda: _render(answer, items, unit, refused))
 
 

@@ -52,7 +52,7 @@ def offer_of(seen: Seen, known: FilePartition | None, *, start: int = 0) -> File
     )
 
 
-# Keeps P30.
+# Keeps P31.
 def want(
     context: Context, recognised: Recognised, window: Window, doubtful: Collection[str]
 ) -> tuple[list[FileOffer], list[Refusal]]:

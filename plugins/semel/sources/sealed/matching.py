@@ -343,7 +343,7 @@ class Sorting:
         ]  # fmt: skip
 
 
-# Keeps P30.
+# Keeps P31.
 def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matched:
     """As `Source.match`."""
     found = Sorting(source=source, shown=shown, known=known, window=window).run()
