@@ -3,6 +3,13 @@
 -- name: pipeline
 SELECT covered, event_time, arrived_to FROM semel.pipeline WHERE name = :name;
 
+-- name: open
+-- The intervals of the batches that are not finalized.
+SELECT b.interval_start, b.interval_end
+FROM semel.pipeline AS p
+JOIN semel.batch AS b USING (pipeline_id)
+WHERE p.name = :name AND b.status IN ('planned', 'committed') AND b.interval_start IS NOT NULL;
+
 -- name: began
 -- From where the first run began that moved the event time. Older records may have come since.
 SELECT b.passed_from

@@ -50,6 +50,14 @@ WITH found AS (
                AS cell_last,
            COALESCE(n.batch_id, f.batch_id) AS newest, COALESCE(n.generation, 1) AS generation,
            n.finalized_at AS made_at, w.batch_id AS replaying,
+           w.status = 'planned'
+               AND EXISTS (SELECT FROM semel.attempt AS t WHERE t.batch_id = w.batch_id)
+               AND NOT EXISTS (
+                   SELECT FROM semel.attempt AS t
+                   WHERE t.batch_id = w.batch_id
+                     AND (t.status = 'staged' OR t.status = 'running' AND w.seen_at
+                          > clock_timestamp() - make_interval(secs => :silent_seconds)))
+               AS replay_failed,
            {a.<count>}
     FROM found AS f
     LEFT JOIN LATERAL (SELECT * FROM semel.batch AS n

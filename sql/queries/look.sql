@@ -30,6 +30,8 @@ SELECT b.batch_id, b.pipeline, b.request_key, b.ordinal, b.status,
        COALESCE(b.interval_end, r.interval_end, o.interval_end) AS interval_end,
        b.commit_seq, b.replays, b.generation, b.replaced_by, b.admits, b.planned_at,
        b.finalized_at,
+       (SELECT n.status = 'finalized' FROM semel.batch AS n WHERE n.batch_id = b.replaced_by)
+           AS is_replaced,
        (SELECT count(*) FROM semel.attempt AS t WHERE t.batch_id = b.batch_id) AS attempts,
        a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog, a.quarantined, a.late,
        a.rows_written,

@@ -63,7 +63,9 @@ WHERE p.name = :name;
 -- name: generations
 -- The outputs of a batch, or of the one that it replays: by which batch, and what became of each.
 SELECT b.batch_id, b.replays, b.generation, b.status, b.request_key, b.finalized_at, b.replaced_by,
-       b.files_removed_at, COALESCE(b.admits, r.admits) AS admits
+       b.files_removed_at, COALESCE(b.admits, r.admits) AS admits,
+       (SELECT n.status = 'finalized' FROM semel.batch AS n WHERE n.batch_id = b.replaced_by)
+           AS is_replaced
 FROM semel.batch AS mine
 JOIN semel.batch AS b
     ON COALESCE(b.replays, b.batch_id) = COALESCE(mine.replays, mine.batch_id)
@@ -92,7 +94,7 @@ LIMIT :count;
 -- name: planned
 -- What abandoning a batch gives up.
 SELECT b.batch_id, b.status, b.request_key, b.interval_start, b.interval_end, b.seen_at,
-       c.files, c.ranges, c.bytes, c.names, t.attempts, t.records,
+       b.replays, b.admits, c.files, c.ranges, c.bytes, c.names, t.attempts, t.records,
        t.running AND b.seen_at > clock_timestamp() - make_interval(secs => :silent_seconds) AS alive
 FROM semel.batch AS b
 JOIN semel.pipeline AS p USING (pipeline_id)

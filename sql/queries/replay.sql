@@ -7,7 +7,7 @@
 SELECT b.batch_id, b.request_key, COALESCE(b.interval_start, o.interval_start) AS interval_start,
        COALESCE(b.interval_end, o.interval_end) AS interval_end, b.admits, b.admission,
        n.batch_id AS newest, n.generation, n.status AS newest_status, n.request_key AS newest_key,
-       COALESCE(f.batch_id, n.batch_id) AS made_by, COALESCE(f.generation, n.generation) AS made,
+       COALESCE(f.batch_id, n.batch_id) AS made_by, COALESCE(f.generation, 0) AS made,
        COALESCE(n.judged_by, n.batch_id) AS judged_by, {a.<count>},
        EXISTS (SELECT FROM semel.erasure AS e WHERE e.batch_id = b.batch_id) AS erased
 FROM semel.batch AS b
@@ -30,8 +30,14 @@ WHERE b.pipeline_id = :pipeline_id AND b.replays IS NULL AND b.status <> 'abando
 ORDER BY b.commit_seq NULLS LAST, b.batch_id;
 
 -- name: at_work
--- The replay of a batch that is planned or committed, and whether it shows life.
+-- The replay of a batch that is planned or committed, whether it shows life, and whether its last
+-- attempt has failed: its run may try again.
 SELECT b.batch_id, b.request_key, b.status,
+       b.status = 'planned'
+           AND EXISTS (SELECT FROM semel.attempt AS a WHERE a.batch_id = b.batch_id)
+           AND NOT EXISTS (SELECT FROM semel.attempt AS a
+                           WHERE a.batch_id = b.batch_id AND a.status IN ('running', 'staged'))
+           AS failed,
        b.seen_at > clock_timestamp() - make_interval(secs => :silent_seconds) AS alive
 FROM semel.batch AS b
 WHERE COALESCE(b.replays, b.batch_id) = :root AND b.replays IS NOT NULL

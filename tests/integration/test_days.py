@@ -261,7 +261,7 @@ def test_a_week_in_words(shell: Shell) -> None:
     assert [" ".join(line.split()) for line in said[1:8]] == [
         "2026-11-01 complete 10 10 0 1",
         "2026-11-02 partly 10 10 0 2 1 unclaimed (58 bytes)",
-        "2026-11-03 in work 3 1 in work",
+        "2026-11-03 in work 3 1 in an open batch",
         "2026-11-04 unclaimed 1 unclaimed (580 bytes)",
         "2026-11-05 waiting 1 waiting",
         "2026-11-06 refused 10 10 0 4 1 refused",

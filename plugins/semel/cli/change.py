@@ -151,12 +151,21 @@ def abandon(
 
     Example: semel abandon 17
     """
+    from semel.declare.wording import count
     from semel.ledger import Ledger
     from semel.plan.abandon import abandon as give_up
 
     with Ledger() as ledger:
         ranges = give_up(ledger, batch, reason)
-    text = f"batch {batch} is abandoned; {ranges} ranges are free, and the next run plans them"
+        about = ledger.rows("look", "batch", batch_id=batch)[0]
+    text = f"batch {batch} is abandoned; "
+    if about["replays"] and not ranges:
+        text += f"the output of batch {about['replays']} stays what it is"
+    elif about["admits"]:
+        text += f"the dead letters of batch {about['admits']} stay what they are"
+    else:
+        text += f"{count(ranges, 'range')} of its source {'is' if ranges == 1 else 'are'} free, "
+        text += f"and the next run plans {'it' if ranges == 1 else 'them'}"
     console.emit(
         {"batch_id": batch, "ranges_released": ranges}, as_json=as_json, render=lambda: print(text)
     )

@@ -88,7 +88,7 @@ def unsettled(seen: "Seen | None", unit: str) -> str:
     if seen is None:
         return ""
     counts = {name: getattr(seen, name) for name in _UNSETTLED}
-    words = {"open": "in work", "unclaimed": f"unclaimed ({seen.left:,} {unit})"}
+    words = {"open": "in an open batch", "unclaimed": f"unclaimed ({seen.left:,} {unit})"}
     return ", ".join(f"{n:,} {words.get(name, name)}" for name, n in counts.items() if n)
 
 

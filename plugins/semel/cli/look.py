@@ -356,11 +356,19 @@ def _beside(r: Any) -> str:
     said = [
         f"replays {r['replays']}, generation {r['generation']}" if r["replays"] else "",
         f"judges dead letters of {r['admits']}" if r["admits"] else "",
-        f"replaced by {r['replaced_by']}" if r["replaced_by"] else "",
+        _replaced(r),
         f"{r['erased']:,} rows erased" if r["erased"] is not None else "",
     ]
     found = "; ".join(part for part in said if part)
     return f"({found})" if found else ""
+
+
+def _replaced(r: Any) -> str:
+    """By which replay: readers see the old output until that is finalized."""
+    if r["replaced_by"] is None:
+        return ""
+    number = r["replaced_by"]
+    return f"replaced by {number}" if r["is_replaced"] else f"{number} will replace it"
 
 
 def _interval(r: Any) -> str:

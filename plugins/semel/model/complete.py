@@ -19,6 +19,7 @@ class State(Said):
     HOLE = "hole", "Some of it is not covered, and time after it is: a run failed, or never ran."
     NOT_RUN = "not run", "Nothing of it is covered, nor of any time before it."
     NOT_YET = "not yet", "Its time, or the delay behind it, has not come yet."
+    IN_WORK = "in work", "A batch that is not finalized yet has what is missing of it."
     BEFORE = "before", "It ends before the first record that was read: there is nothing of it."
     HELD = "held", "Later records are finalized, but an open batch or unread data may still add some."
 

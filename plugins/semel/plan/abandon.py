@@ -5,6 +5,7 @@ import sqlalchemy as sa
 from semel import failpoints, limits
 from semel.errors import StateError
 from semel.ledger import Ledger, pipelines, row, rows, transition
+from semel.model.batch import BatchStatus
 from semel.plan import partitions
 
 
@@ -45,6 +46,8 @@ def release(connection: sa.Connection, batch_id: int, reason: str) -> set[int]:
     count up the pipeline's source version.
     """
     status = row(connection, "abandon", "lock_batch", batch_id=batch_id)
+    if status and status["status"] == BatchStatus.ABANDONED:
+        raise StateError(f"batch {batch_id} is abandoned already", next=f"semel show {batch_id}")
     transition(
         connection,
         "abandon",

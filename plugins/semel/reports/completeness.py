@@ -109,8 +109,11 @@ def windows(
     if until is not None:
         last = datetime.combine(until, time(), UTC) + timedelta(days=1) - intervals.TICK
     first = datetime.combine(since, time(), UTC) if since else None
+    opened = ledger.rows("completeness", "open", name=spec.name)
+    in_work = Times.of((r["interval_start"], r["interval_end"]) for r in opened)
     found = tuple(
-        _window(spec, is_complete, start, end, now) for start, end in _cut(spec, first, last)
+        _window(spec, is_complete, in_work, start, end, now)
+        for start, end in _cut(spec, first, last)
     )
     began = _began(ledger, spec, found)
     if began is not None:
@@ -241,7 +244,12 @@ def _scheduled(spec: Spec, first: datetime | None, last: datetime) -> Iterator[R
 
 
 def _window(
-    spec: Spec, is_complete: Completeness, start: datetime, end: datetime, now: datetime
+    spec: Spec,
+    is_complete: Completeness,
+    in_work: Times,
+    start: datetime,
+    end: datetime,
+    now: datetime,
 ) -> Window:
     made = Window(
         start=start,
@@ -249,6 +257,8 @@ def _window(
         state=is_complete.state(start, end),
         missing=is_complete.missing(start, end),
     )
+    if made.missing and not any(in_work.holes(*part) for part in made.missing):
+        return replace(made, state=State.IN_WORK)
     if made.state is not State.HOLE:
         return made
     past = (

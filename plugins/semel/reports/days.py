@@ -38,7 +38,8 @@ class BatchOfDay:
 
     `silent`: it is open and gives no sign of life. `counts`: None until it has committed.
     `generation`: of its newest output, which the batch `made_by` made; at `made_at`, where that is
-    a replay. `replaying`: the batch that is at work on the next one.
+    a replay. `replaying`: the batch that is to make the next one; `replay_failed`: no attempt of it
+    is at work.
     """
 
     batch_id: int
@@ -53,6 +54,7 @@ class BatchOfDay:
     made_by: int
     made_at: datetime | None
     replaying: int | None
+    replay_failed: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +149,7 @@ def _of(r: Row, *, whole: bool) -> BatchOfDay:
         made_by=r["newest"],
         made_at=r["made_at"],
         replaying=r["replaying"],
+        replay_failed=bool(r["replay_failed"]),
     )
 
 

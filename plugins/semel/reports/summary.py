@@ -290,13 +290,14 @@ def replay_plan(found: "list[Root]") -> str:
     lines = []
     for one in found:
         span = f" of {interval(*one.interval)}" if one.interval else ""
-        head = f"batch {one.batch_id}{span}: {_count(one.counts.survivors, 'record')}"
+        head = f"batch {one.batch_id}{span}:"
+        head += f" {_count(one.counts.survivors, 'record')}," if one.generation else ""
         if one.why:
-            lines.append(f"{head}, cannot be replayed: {one.why}")
+            lines.append(f"{head} cannot be replayed: {one.why}")
         elif one.done:
-            lines.append(f"{head}, left alone: this request made generation {one.generation}")
+            lines.append(f"{head} left alone: this request made generation {one.generation}")
         else:
-            lines.append(f"{head}, generation {one.generation} now")
+            lines.append(f"{head} generation {one.generation} now")
     return "\n".join(lines)
 
 

@@ -54,7 +54,7 @@ SILENT_SECONDS = 2 * limits.HEARTBEAT_SECONDS
 class Root:
     """A batch that can be replayed, or `why` it cannot.
 
-    `generation`: that of its newest finalized output, from 1; `newest`: the batch that made it.
+    `generation`: that of its newest finalized output, from 1, or 0 if there is none; `newest`: the batch that made it.
     `done`: the request has nothing left to do for it. `counts`: the outcomes of its records.
     """
 
@@ -479,9 +479,14 @@ def _refuse_alive(other: Row, root: int) -> None:
 
 def _busy(other: Row, root: int) -> RetryableError:
     number = other["batch_id"]
+    state = f"is at work on batch {root}; wait for it"
+    if other["failed"]:
+        state = (
+            f"replays batch {root}, and its last attempt failed just now: its run may try again; "
+            "wait a minute"
+        )
     return RetryableError(
-        f"batch {number} (run {run_of(other['request_key'])}) is at work on batch {root}; wait "
-        "for it, or abandon it",
+        f"batch {number} (run {run_of(other['request_key'])}) {state}, or abandon it",
         next=f"semel show {number}",
     )
 

@@ -183,6 +183,8 @@ def _planned(dag_id: str, batch_id: int) -> shown.Planned:
     found = shown.planned_of(ledger(), dag_id, batch_id)
     if found is None:
         raise HTTPException(404, f"{dag_id} has no batch {batch_id}")
+    if found.status == "abandoned":
+        raise StateError(f"batch {batch_id} is abandoned already", next=f"semel show {batch_id}")
     if found.status != "planned":
         raise StateError(
             f"batch {batch_id} is {found.status}, so it cannot be abandoned: only a batch that "

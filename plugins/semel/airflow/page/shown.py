@@ -283,7 +283,7 @@ class BatchShown:
         """Its own one of the generations; an abandoned one is not among them."""
         mine = self.batch["batch_id"]
         found = (one for one in self.generations if one["batch_id"] == mine)
-        none = dict.fromkeys(("replays", "replaced_by", "admits"))
+        none = dict.fromkeys(("replays", "replaced_by", "is_replaced", "admits"))
         return next(found, {"batch_id": mine, **none})
 
     @property
@@ -358,6 +358,8 @@ class Planned:
     request_key: str
     interval_start: datetime | None
     interval_end: datetime | None
+    replays: int | None
+    admits: int | None
     files: int
     ranges: int
     bytes: int

@@ -21,6 +21,7 @@ SYMBOLS = {
     State.NO_BATCH: "·",
     complete.State.NOT_RUN: "○",
     complete.State.NOT_YET: "…",
+    complete.State.IN_WORK: "▶",
     complete.State.BEFORE: "·",
     complete.State.HELD: "◐",
 }
