@@ -5,13 +5,13 @@ What depends on the machine (folders, transform modules) is checked by `load`; t
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, TypeVar, Union
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -24,6 +24,7 @@ from semel.pipeline import machine
 from semel.pipeline.spec import Spec
 from semel.sinks import spec as sinks
 
+_Key = TypeVar("_Key")
 _SINK = TypeAdapter(Annotated[Union[sinks.declarations()], Field(discriminator="type")])
 
 
@@ -120,17 +121,23 @@ def clashes(loaded: dict[Path, Spec]) -> list[str]:
     return found + list(_circle(loaded))
 
 
+def upstreams(specs: Mapping[_Key, Spec]) -> dict[_Key, set[_Key]]:
+    """The pipelines whose output each pipeline reads."""
+    outputs = {key: spec.sink.whereabouts() for key, spec in specs.items()}
+    reads: dict[_Key, set[_Key]] = {}
+    for key, spec in specs.items():
+        own = spec.source.place()  # Once: to resolve a folder's links takes 100 us.
+        near = [other for other, output in outputs.items() if own is None or own.overlaps(output)]
+        reads[key] = {
+            other for other in near if other != key and spec.source.reads(outputs[other])
+        }
+    return reads
+
+
 # Keeps P29.
 def _circle(loaded: dict[Path, Spec]) -> Iterator[str]:
     """Circles of pipelines of which each reads what the one before it writes."""
-    reads = {
-        path: {
-            other
-            for other, upstream in loaded.items()
-            if other != path and spec.source.reads(upstream.sink.whereabouts())
-        }
-        for path, spec in loaded.items()
-    }
+    reads = upstreams(loaded)
     while True:
         try:
             TopologicalSorter(reads).prepare()

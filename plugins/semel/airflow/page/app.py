@@ -22,8 +22,8 @@ from semel.airflow.page import (
     backfill,
     catalog,
     decide,
+    drawing,
     find,
-    lineage,
     records,
     replay,
     shown,
@@ -85,7 +85,7 @@ app.include_router(backfill.router)
 app.include_router(replay.router)
 app.include_router(windows.router)
 app.include_router(records.router)
-app.include_router(lineage.router)
+app.include_router(drawing.router)
 
 
 @app.middleware("http")
