@@ -214,7 +214,9 @@ def test_a_file_is_accepted_on_the_page(stack: Stack, page: Page) -> None:
 def test_the_pages_fit_and_can_be_read(
     stack: Stack, browser: Browser, width: int, scheme: str
 ) -> None:
-    """No page is wider than its window, and no table is cut; what is dark is dark; Tab goes through the links."""
+    """No page is wider than its window, and no table is cut; what is dark is dark; Tab goes through
+    the links.
+    """
     with window(browser, width=width, scheme=scheme) as context:
         log_in(context, stack)
         page = context.new_page()
