@@ -146,7 +146,8 @@ _resolved: ContextVar[dict[str, Path] | None] = ContextVar("resolved", default=N
 @contextmanager
 def resolving_once() -> Iterator[None]:
     """Within it, `allowed` resolves each path once: symlinks cost some 20 system calls each."""
-    token = _resolved.set({})
+    resolved = _resolved.get()
+    token = _resolved.set({} if resolved is None else resolved)
     try:
         yield
     finally:

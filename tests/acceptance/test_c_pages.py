@@ -153,8 +153,17 @@ PAGES = {
     "catalog": f"dags/{VISITS}/catalog",
     "windows": f"dags/{BY_DAY}/windows",
     "no run": f"dags/{VISITS}/runs/none",
+    "declaration": f"dags/{VISITS}/declaration",
+    "lineage": "lineage",
 }
-"""Each page that only shows, below /semel/, but for that of a batch."""
+"""Each page that only shows, below /semel/, except for the pages of a batch."""
+
+CUT = """
+[...document.querySelectorAll(".scroll:has(table)")]
+    .filter((box) => box.scrollWidth > box.clientWidth)
+    .map((box) => box.getAttribute("aria-label"))
+"""
+"""The tables that are wider than their page."""
 
 
 @pytest.mark.rest
@@ -205,7 +214,9 @@ def test_a_file_is_accepted_on_the_page(stack: Stack, page: Page) -> None:
 def test_the_pages_fit_and_can_be_read(
     stack: Stack, browser: Browser, width: int, scheme: str
 ) -> None:
-    """No page is wider than its window; what is dark is dark; Tab goes through the links."""
+    """No page is wider than its window, and no table is cut; what is dark is dark; Tab goes through
+    the links.
+    """
     with window(browser, width=width, scheme=scheme) as context:
         log_in(context, stack)
         page = context.new_page()
@@ -213,12 +224,15 @@ def test_the_pages_fit_and_can_be_read(
             "SELECT max(batch_id) FROM semel.batch AS b JOIN semel.pipeline AS p "
             "USING (pipeline_id) WHERE p.name = %s", VISITS
         )  # fmt: skip
-        pages = PAGES | {"batch": f"dags/{VISITS}/batches/{batch}"}
+        of_batch = f"dags/{VISITS}/batches/{batch}"
+        pages = PAGES | {"batch": of_batch, "rows": f"{of_batch}/rows"}
         for name, path in pages.items():
             page.goto(f"{stack.airflow.url}/semel/{path}")
             keep(page, f"{name}-{scheme}-{width}")
             over = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
             assert over <= 0, f"{name} is {over} pixels wider than its window"
+            cut = page.evaluate(CUT)
+            assert cut == [], f"{name} cuts these tables at {width} pixels: {cut}"
             back = page.evaluate("getComputedStyle(document.body).backgroundColor")
             red = int(re.findall(r"\d+", back)[0])
             assert (red < 64) == (scheme == "dark"), back

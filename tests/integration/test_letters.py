@@ -141,7 +141,8 @@ def test_no_text_of_letters_is_told(bench: Workbench, ledger: Ledger, shell: She
 
 def test_summaries_name_what_is_kept(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """stage and finalize name the files of dead letters and decisions where a batch has some; the
-    command that finalize prints shows them. A batch without any says nothing of them.
+    command that finalize prints shows them. A batch without any says nothing of them. Finalize
+    counts the rows of the output, and no files.
     """
     spec = bench.spec(limits={"quarantine_ratio_max": 1.0})
     bench.write("in/a.jsonl", [*events(0, 3), *events(0, 1), BAD[0]])
@@ -152,6 +153,7 @@ def test_summaries_name_what_is_kept(bench: Workbench, ledger: Ledger, shell: Sh
         assert len(list(pattern.parent.glob(pattern.name))) == 1
         assert f"finalize keeps {kind} in {pattern}\n" in staged
         assert f"{kind}: {pattern}\n" in finalized
+    assert finalized.startswith("finalized: batch 1 of events, 3 rows\n")
     again = summary.finalize(finalize(ledger, spec, 1))
     assert again.splitlines()[1:] == finalized.splitlines()[1:]
     line = re.search(r"^what was set aside, and why: (.*)$", finalized, re.MULTILINE)[1]

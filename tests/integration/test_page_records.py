@@ -9,7 +9,7 @@ from fixtures.airflow.pages import Pages
 from fixtures.batches.account import first_batch
 from fixtures.batches.workbench import Workbench, events
 from semel.airflow.page import records
-from semel.airflow.page.lineage import BOX_HEIGHT, BOX_WIDTH, Node, draw
+from semel.airflow.page.drawing import BOX_HEIGHT, BOX_WIDTH, Node, draw
 from semel.ledger import Ledger
 from semel.reports import dead_letters
 

@@ -146,8 +146,8 @@ def test_one_backfill_of_all_missing_days(
 
     def link(shown: str, who: str = "admin") -> str | None:
         page = pages.get(f"/semel/dags/events?{shown}", who).text
-        found = re.search(r'href="([^"]*)"[^>]*>backfill what is missing</a>', page)
-        return found and html.unescape(found[1])
+        match = re.search(r'href="([^"]*)"[^>]*>backfill what is missing</a>', page)
+        return match and html.unescape(match[1])
 
     asked = link("from=2026-11-01&to=2026-11-06")
     wanted = urlencode({"from": "2026-11-02T00:00:00+00:00", "to": "2026-11-05T00:00:00+00:00"})

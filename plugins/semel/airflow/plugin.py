@@ -34,6 +34,9 @@ class SemelPlugin(AirflowPlugin):
     name = "semel"
     fastapi_apps = [{"name": "semel", "app": _Page(), "url_prefix": PREFIX}]
     external_views = [
-        {"name": name, "destination": at, "url_route": route, "href": f"{above()}{PREFIX}/{path}"}
+        {
+            "name": name, "destination": at, "url_route": route,
+            "href": f"{above()}{PREFIX}/{path}", "icon": f"{above()}{PREFIX}/semel.svg",
+        }
         for name, at, route, path in _VIEWS
-    ]
+    ]  # fmt: skip

@@ -5,14 +5,14 @@ What depends on the machine (folders, transform modules) is checked by `load`; t
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Self, Union
+from typing import Annotated, Any, Self, TypeVar, Union
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -25,6 +25,7 @@ from semel.pipeline import machine
 from semel.pipeline.spec import Spec
 from semel.sinks import spec as sinks
 
+_Key = TypeVar("_Key")
 _SINK = TypeAdapter(Annotated[Union[sinks.declarations()], Field(discriminator="type")])
 
 
@@ -168,17 +169,23 @@ def _clashes(own: _Places, other: _Places) -> Iterator[str]:
         )
 
 
+def upstreams(specs: Mapping[_Key, Spec]) -> dict[_Key, set[_Key]]:
+    """The pipelines whose output each pipeline reads."""
+    with settings.resolving_once():
+        outputs = {key: spec.sink.whereabouts() for key, spec in specs.items()}
+        return {
+            key: {
+                other for other, output in outputs.items()
+                if other != key and spec.source.reads(output)
+            }
+            for key, spec in specs.items()
+        }  # fmt: skip
+
+
 # Keeps P29.
 def _circle(places: list[_Places]) -> Iterator[str]:
     """Circles of pipelines of which each reads what the one before it writes."""
-    reads = {
-        own.path: {
-            other.path
-            for other in places
-            if other is not own and own.spec.source.reads(other.table)
-        }
-        for own in places
-    }
+    reads = upstreams({own.path: own.spec for own in places})
     names = {own.path: own.spec.name for own in places}
     while True:
         try:

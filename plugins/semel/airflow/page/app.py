@@ -26,8 +26,8 @@ from semel.airflow.page import (
     backfill,
     catalog,
     decide,
+    drawing,
     find,
-    lineage,
     records,
     replay,
     shown,
@@ -104,7 +104,7 @@ app.include_router(backfill.router)
 app.include_router(replay.router)
 app.include_router(windows.router)
 app.include_router(records.router)
-app.include_router(lineage.router)
+app.include_router(drawing.router)
 
 
 @app.middleware("http")

@@ -1,6 +1,7 @@
 """The page of the lineage: which pipeline reads the output of which, as a drawing."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -8,7 +9,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from semel import pipeline
+from semel import pipeline, settings
 from semel.airflow.page.common import find_folders, page, soon
 from semel.errors import SemelError
 
@@ -48,13 +49,14 @@ class Drawing:
 
 
 @router.get("/lineage", response_class=HTMLResponse)
-def lineage(request: Request, user: GetUserDep) -> HTMLResponse:
+def show_lineage(request: Request, user: GetUserDep) -> HTMLResponse:
     """All pipelines that the user may see, next to the pipelines that they read."""
     permitted = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
     find_folders()
     drawing = trouble = None
     try:
-        nodes = soon("lineage", _nodes)
+        files = _files()
+        nodes = soon(f"nodes {hash(files)}", lambda: _nodes(files))
         drawing = nodes and draw(nodes, permitted)
     except CycleError:
         trouble = "The pipelines read each other in a circle: `semel validate` names it."
@@ -73,19 +75,23 @@ def lineage(request: Request, user: GetUserDep) -> HTMLResponse:
     )
 
 
-def _nodes() -> list[Node]:
-    specs = pipeline.loadable()
-    outputs = [(spec.name, spec.sink.whereabouts()) for spec in specs]
+def _files() -> tuple[object, ...]:
+    """The declarations as they are now: to load 200 of them takes longer than a page waits."""
+    stats = ((path, path.stat()) for path in pipeline.declarations())
+    return (*settings.data_roots(), *((path, s.st_mtime_ns, s.st_size) for path, s in stats))
+
+
+@lru_cache(maxsize=1)
+def _nodes(files: tuple[object, ...]) -> list[Node]:  # noqa: ARG001 - other files, other nodes
+    specs = {spec.name: spec for spec in pipeline.loadable()}
     return [
         Node(
-            name=spec.name,
-            reads=frozenset(
-                name for name, output in outputs if name != spec.name and spec.source.reads(output)
-            ),
-            source=spec.source.describe().replace("`", ""),
-            sink=spec.sink.describe().replace("`", ""),
+            name=name,
+            reads=frozenset(upstreams),
+            source=specs[name].source.describe().replace("`", ""),
+            sink=specs[name].sink.describe().replace("`", ""),
         )
-        for spec in specs
+        for name, upstreams in pipeline.upstreams(specs).items()
     ]
 
 
