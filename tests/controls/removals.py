@@ -532,7 +532,10 @@ OF_SECONDS: dict[str, Removal] = {
         code("plan.covered:with_growing", "open_from = min(begun, default=None)",
              new="open_from = None"),
     "a file that never rests is refused":
-        code("plan.covered:with_growing", "since < start - (request.interval[1] - request.interval[0])"),
+        code("plan.covered:with_growing",
+             "since < start - (request.interval[1] - request.interval[0])"),
+    "files of a Delta table are not read": gives("sources.files.listing:_check_tables"),
+    "objects of a Delta table are not read": gives("sources.objects.listing:_check_tables"),
     "another day's plan judges refused files again":
         code("sources.files.offers:_want", "file.path in doubtful"),
     "another day's plan judges refused sealed parts again":

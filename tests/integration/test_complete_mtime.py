@@ -1,5 +1,5 @@
-"""Completeness by the time of change: a file that is written on leaves one interval after another, and
-an object of many parts appears in one that is over.
+"""Completeness by the time of change: a file that is written on leaves one interval after another,
+and an object of many parts appears in one that is over.
 """
 
 import json
@@ -246,8 +246,8 @@ def by_object(uploads: Uploads, delay: str, lookback: str, rule: str = "mtime") 
 def test_an_upload_that_took_long(
     uploads: Uploads, ledger: Ledger, shell: Shell, rule: str, lookback: str
 ) -> None:
-    """Within the delay its hour waits for it: the next run reads it if it looks back, and leaves the
-    hour open if not. So it is with a late object of a folder, which the next run must list.
+    """Within the delay its hour waits for it: the next run reads it if it looks back, and leaves
+    the hour open if not. So it is with a late object of a folder, which the next run must list.
     """
     spec = by_object(uploads, "1 hour", lookback, rule)
     key = "{}" if rule == "mtime" else "h=2025-11-03T{:02d}/{}"

@@ -41,9 +41,9 @@ def _notes(spec: "Spec") -> list[str]:
         )
     elif getattr(spec.source, "interval_from", None) == "mtime" and not spec.source.lookback:
         notes.append(
-            "interval_from is mtime, and no run looks back: what is still written, or uploaded, when "
-            "its interval ends is left for a later run, or unread. Declare source.lookback: as long as "
-            "that takes"
+            "interval_from is mtime, and no run looks back: a part that is still written, or "
+            "uploaded, when its interval ends is left to a later run, or stays unread. Declare "
+            "source.lookback: as long as that takes"
         )
     if not spec.notify:
         return notes

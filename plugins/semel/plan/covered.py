@@ -2,9 +2,9 @@
 
 A plan with select: interval takes all that is unclaimed of its window (P10). So it covers that
 window, up to the moment at which it began to look, unless something of it is refused or not whole,
-and but for what an open batch of another request may have claimed. A file that came after the run of
-its interval, but within the delay of its windows, is not in it: these windows stay open. So does the
-time since when a part has been written that is of a later interval by its last write.
+and but for what an open batch of another request may have claimed. A file that came after the run
+of its interval, but within the delay of its windows, is not in it: these windows stay open. So does
+the time since when a part has been written that is of a later interval by its last write.
 """
 
 from dataclasses import replace
@@ -52,8 +52,8 @@ def with_growing(request: Request, survey: Survey) -> Survey:
 
 def _growing(request: Request, part: Found, since: datetime) -> Refusal:
     detail = (
-        f"it has been written since {since:%F %T} UTC, and last at {part.when:%F %T} UTC, so each run "
-        f"leaves it to a later one. {_reading(request, part, since)} reads it now. Declare "
+        f"it has been written since {since:%F %T} UTC, and last at {part.when:%F %T} UTC, so each "
+        f"run leaves it to a later one. {_reading(request, part, since)} reads it now. Declare "
         "source.select: arrival, or a source.lookback of as long as such a file is written"
     )
     return Refusal(name=part.name, reason=GROWING, detail=detail, when=request.window[0])

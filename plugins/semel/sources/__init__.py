@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from semel.declare.wording import count, size
-from semel.errors import AGAIN, SourceError
+from semel.errors import AGAIN, SourceError, TerminalError
 from semel.model.batch import Claim
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ Spans = dict[int, list[tuple[int, int]]]
 PRIVATE = re.compile(r"(?:^|/)[_.]")
 """Paths and keys with a part that begins so are notes of those who write (_SUCCESS), or not in their
 place yet (_temporary/a). A pattern with such a part takes them all the same."""
+
+TABLE_LOG = "_delta_log"
+"""A folder with one of this name is a Delta table: its log alone says which files count."""
 
 Window = tuple[datetime, datetime] | None
 """The times that a plan asks for. None: all times."""
@@ -489,6 +492,16 @@ class Source(ABC):
         SemelError: it cannot be asked, or it may repeat records for longer than `horizon`.
         """
         return None
+
+
+def in_table(pipeline: str, table: str) -> TerminalError:
+    """The error of a source whose pattern finds files of a Delta table."""
+    return TerminalError(
+        f"{table}: it is a Delta table, and the source's pattern finds its files. Some of them may "
+        "be of no version of the table, or of an earlier one. Nothing was planned. Narrow the source "
+        "to other folders",
+        next=f"semel validate {pipeline}",
+    )
 
 
 def in_window(when: datetime | None, window: Window) -> bool:

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from semel.declare.context import Context
-from semel.sources import PRIVATE, Refusal, Shown
+from semel.formats.table import source_format
+from semel.sources import PRIVATE, TABLE_LOG, Refusal, Shown, in_table
 
 _UNSEEN = ("unreadable", "missing")
 
@@ -96,6 +97,9 @@ def list_files(context: Context) -> Listing:
     names = set(glob.iglob(pattern, root_dir=root, recursive=True))
     private = [] if PRIVATE.search(pattern) else filter(PRIVATE.search, names)
     private = frozenset(prefix + name for name in private)
+    if source_format(context.declared.format).sealed:
+        read = (name for name in names if prefix + name not in private)
+        _check_tables(context, root, {name.rpartition("/")[0] for name in read})
     for name in sorted(names):
         item = _look(context.declared, root, prefix + name, inside)
         if isinstance(item, Refusal):
@@ -107,6 +111,16 @@ def list_files(context: Context) -> Listing:
     note = f"{len(private)} names have a part that begins with _: no new one of them is read"
     notes = (note,) if private else ()
     return Listing(root=root, found=files, refused=refused, notes=notes, private=private)
+
+
+# Keeps P31.
+def _check_tables(context: Context, root: Path, folders: set[str]) -> None:
+    """TerminalError: one of the folders lies in a Delta table."""
+    above = {str(root / parent) for folder in folders for parent in PurePosixPath(folder).parents}
+    below = {str(root / folder) for folder in folders}
+    for folder in sorted({*below, *above, *map(str, root.parents if folders else ())}):
+        if os.path.isdir(os.path.join(folder, TABLE_LOG)):
+            raise in_table(context.name, folder)
 
 
 def _closed_folders(root: Path, pattern: str) -> list[Refusal]:

@@ -49,7 +49,9 @@ class ParquetFiles(SealedSource):
         told = {"notes": found.notes, "private": found.private, "complete": found.complete}
         return Listing(found=parts, refused=found.refused, **told)
 
-    def written_since(self, found: Found, known: Partition | None) -> datetime | None:  # noqa: ARG002
+    def written_since(
+        self, found: Found, known: Partition | None  # noqa: ARG002 - a part is read at once
+    ) -> datetime | None:
         return written_since(self.context, found.name)
 
     def look(self, part: Part) -> Looked:

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from semel.clients.objects import Object, Store
 from semel.declare.context import Context
 from semel.errors import TerminalError
-from semel.sources import PRIVATE, Refusal
+from semel.formats.table import source_format
+from semel.sources import PRIVATE, TABLE_LOG, Refusal, in_table
 from semel.sources.sealed.matching import refusal
 from semel.sources.sealed.parts import Listing, Part
 
@@ -115,10 +116,13 @@ def list_objects(context: Context, store: Store, scope: Scope) -> ObjectListing:
     declared, refused = context.declared, []
     pages: list[pa.RecordBatch] = []
     chunks: list[pa.RecordBatch] = []
+    tables: set[str] = set()
     for folder in ("",) if scope.folders is None else scope.folders:
         for page in store.list(folder, scope.after):
             rows = []
             for one in page:
+                if f"/{TABLE_LOG}/" in f"/{one.key}":
+                    tables.add(f"/{one.key}".partition(f"/{TABLE_LOG}/")[0])
                 if not _is_read(one, declared.pattern):
                     continue
                 when = None
@@ -140,8 +144,30 @@ def list_objects(context: Context, store: Store, scope: Scope) -> ObjectListing:
     table = pa.table(whole, schema=_COLUMNS)
     pa.default_memory_pool().release_unused()
     _check_once(declared.url, whole[0])
+    if source_format(declared.format).sealed:
+        _check_tables(context, whole[0], {*tables, *_tables_above(store, scope)})
     found = Parts(table, ("name",) if declared.ordered else ("modified", "name"))
     return ObjectListing(found=found, refused=refused, complete=True, scope=scope)
+
+
+# Keeps P31.
+def _check_tables(context: Context, names: pa.Array, tables: set[str]) -> None:
+    """TerminalError: one of the objects lies in a Delta table."""
+    for table in sorted(tables):
+        below = pc.any(pc.starts_with(names, f"{table}/".removeprefix("/"))).as_py()
+        if below:
+            raise in_table(context.name, context.declared.url.rstrip("/") + table)
+
+
+def _tables_above(store: Store, scope: Scope) -> Iterator[str]:
+    """The Delta tables in which a scope lies, or whose log it does not list."""
+    if scope == Scope():
+        return
+    folders = {f"/{folder}" for folder in scope.folders or ()}
+    above = {folder[:at] for folder in folders for at, sign in enumerate(folder) if sign == "/"}
+    for folder in sorted({"", *above}):
+        if next(iter(store.list(f"{folder}/{TABLE_LOG}".removeprefix("/"))), []):
+            yield folder
 
 
 def _check_once(url: str, names: pa.Array) -> None:
