@@ -151,7 +151,8 @@ def _shared(spec: Spec, other: Spec) -> Iterator[str]:
     for (key, own), (_, place) in product(_written(spec), _written(other)):
         if own.overlaps(place):
             yield f"{key}: {own} overlaps with {place}"
-    key, own, place = f"sink.{spec.sink.located_by}", spec.sink.whereabouts(), other.sink.whereabouts()
+    key = f"sink.{spec.sink.located_by}"
+    own, place = spec.sink.whereabouts(), other.sink.whereabouts()
     for derived in filter(place.overlaps, _derived(spec)):
         yield f"{key}: {derived}, which semel makes for {own}, overlaps with {place}"
     for derived in filter(own.overlaps, _derived(other)):

@@ -51,8 +51,8 @@ class Received:
     """What a receive has put into the spool. `size`: bytes of the values. `redelivered`: messages
     of which the queue said that it delivers them again. `unacknowledged`: those whose
     acknowledgement failed: they come again. `oldest_seconds`: how long the oldest had waited.
-    `ended_by`: the bound that was reached, as `until.seconds`, or `a signal`. `waiting`: about how many messages the queue
-    had then, where another bound than `idle` ended it. None: not known.
+    `ended_by`: the bound that was reached, as `until.seconds`, or `a signal`. `waiting`: about how
+    many messages the queue had then, where another bound than `idle` ended it. None: not known.
     """
 
     messages: int = 0
