@@ -339,6 +339,7 @@ def _measured(
         bounds = Bounds(messages=len(values), seconds=600)
         with service.opened(queue) as opened, clock:
             done = receive(opened, place, "bench", bounds, quiet)
+        check(f"{name}, the bound that ended it", done.ended_by, "until.messages")
         check("acknowledged", done.unacknowledged, 0)
         return done.messages
 

@@ -45,8 +45,9 @@ BEGIN, WEEK = datetime(2013, 1, 1, tzinfo=UTC), timedelta(days=7)
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 ZONES = (
-    "Australia/Lord_Howe", "Antarctica/Troll", "Pacific/Chatham", "Pacific/Apia", "Africa/Casablanca",
-    "America/Sao_Paulo", "America/Havana", "America/St_Johns", "Asia/Kathmandu", "Europe/Berlin",
+    "Australia/Lord_Howe", "Antarctica/Troll", "Pacific/Chatham", "Pacific/Apia",
+    "Africa/Casablanca", "America/Sao_Paulo", "America/Havana", "America/St_Johns",
+    "Asia/Kathmandu", "Europe/Berlin",
 )  # fmt: skip
 """Drawn as often as all others together."""
 
@@ -67,7 +68,8 @@ WAIT_SECONDS = 3_000
 SCHEMA = {
     "year": "int", "month": "int", "day": "int", "carrier": "string", "flight": "int",
     "origin": "string", "dest": "string", "dep_time": "int", "dep_delay": "int",
-    "arr_delay": "int", "air_time": "decimal(8,2)", "tailnum": "string", "time_hour": "timestamp", "flown": "date",
+    "arr_delay": "int", "air_time": "decimal(8,2)", "tailnum": "string", "time_hour": "timestamp",
+    "flown": "date",
 }  # fmt: skip
 COLUMNS = {
     "flights": "count()", "departed": "count(dep_time)", "delay": "sum(dep_delay)",
@@ -113,7 +115,8 @@ class Clock:
     @classmethod
     def drawn(cls, draw: random.Random) -> "Clock":
         """Any zone, and any size of whole minutes that `validate` accepts."""
-        zone = draw.choice([draw.choice(ZONES), draw.choice(sorted(available_timezones() - NO_ZONES))])
+        zones = sorted(available_timezones() - NO_ZONES)
+        zone = draw.choice([draw.choice(ZONES), draw.choice(zones)])
         by_date = draw.random() < 0.3
         sizes = [DAY.total_seconds(), WEEK.total_seconds()]
         parts = [n for n in range(60, 86_400, 60) if 86_400 % n == 0]
@@ -148,7 +151,8 @@ class Clock:
 
     def windows(self) -> pa.Table:
         """Begin and end of each window, and the times, as texts, of which it is."""
-        zone, around = ZoneInfo(self.zone), 5 * DAY + (self.count + 1) * timedelta(seconds=self.every)
+        around = 5 * DAY + (self.count + 1) * timedelta(seconds=self.every)
+        zone = ZoneInfo(self.zone)
         since = datetime(1970, 1, 5) if self.every == WEEK.total_seconds() else datetime(1970, 1, 1)
         by_day = self.every % DAY.total_seconds() == 0
         newest, day, starts, times, dates = datetime.min, date.max, [], {}, {}

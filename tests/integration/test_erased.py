@@ -1,5 +1,6 @@
 """A person's word that rows were erased: kept, shown, honoured, and it hides no other loss."""
 
+import re
 from collections.abc import Callable
 
 import duckdb
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from fixtures.airflow.pages import Pages
 from fixtures.batches.account import committed, first_batch, quiet, run
 from fixtures.batches.faults import dies_at
 from fixtures.batches.workbench import Workbench, events
@@ -25,11 +27,12 @@ from semel import failpoints
 from semel.archive import layout
 from semel.archive.marker import markers_of
 from semel.audit import Verdict, audit
-from semel.errors import TerminalError
+from semel.errors import CorruptionError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.reader import dataset
+from semel.repair.accept import who
 from semel.repair.adopt import adopt
 from semel.repair.erased import accept_erased
 from semel.runs import replay, requarantine
@@ -262,6 +265,46 @@ def test_a_kill_between_marker_and_ledger(
     shell.runs("semel accept events --erased 1 --rows 10 --why x")
     assert len(ledger.rows("accept", "erasures", pipeline_id=1, count=5)) == 1
     assert audit(spec).ok and not list(layout.of(spec).glob("markers/.*"))
+
+
+# Attacks ER1.
+@pytest.mark.parametrize("output", ["delta"], indirect=True)
+def test_rows_that_are_erased_before_the_marker_is_there(output: Output, shell: Shell) -> None:
+    """Finalize asks for them back, as the page says: then they are erased again, and recorded."""
+    table = DeltaTable(str(output.bench.data / "out" / "table"))
+    output.bench.write("in/4.jsonl", events(40, 50))
+    batch = committed(output.ledger, output.spec, "r4")
+    with dies_at("finalize.after_publish"):
+        finalize(output.ledger, output.spec, batch)
+    table.update_incremental()
+    version = table.version()
+    output.delete("n >= 40")
+    accept = f"semel accept events --erased {batch} --rows 10 --why x"
+    shell.fails(accept)
+    with pytest.raises(CorruptionError, match="RESTORE a version that has them") as raised:
+        finalize(output.ledger, output.spec, batch)
+    assert "once the batch is finalized" in str(raised.value)
+    table.update_incremental()
+    table.restore(version)
+    finalize(output.ledger, output.spec, batch)
+    output.delete("n >= 40")
+    shell.runs(accept)
+    assert output.proven().batches == 4
+
+
+# Attacks ER2.
+def test_the_page_of_a_batch_shows_an_erasure(
+    pages: Pages, bench: Workbench, ledger: Ledger
+) -> None:
+    """Who has erased how much, when and why; a reason is text and no markup."""
+    spec = first_batch(bench, ledger, events(0, 10))
+    path = "/semel/dags/events/batches/1"
+    assert "<dt>erased</dt>" not in pages.get(path).text
+    next(iter(spec.sink_path().glob("*.parquet"))).unlink()
+    accept_erased(ledger, spec, (1, 1), lacking=10, why="request <b>4711")
+    page = pages.get(path).text
+    [erased] = re.findall("<dt>erased</dt><dd>(.*?)</dd>", page, re.DOTALL)
+    assert "10 rows" in erased and "request &lt;b&gt;4711" in erased and who() in erased
 
 
 # Attacks ER1.

@@ -782,6 +782,19 @@ def test_from_a_stream_to_the_output(spool: Spool, nats: Nats, ledger: Ledger) -
     assert {row["event_id"] for row in found.rows} == {"é"}
 
 
+def test_a_receive_says_which_bound_ended_it(spool: Spool, nats: Nats) -> None:
+    """While messages wait, no sentence reads as if all had come."""
+    stream = nats.stream()
+    spec = of_nats(spool, nats, stream)
+    nats.publish(stream, values(0, 10))
+    done = spec.source.receive(spec.name, Until(messages=4), quiet)
+    assert (done.messages, done.ended_by, done.waiting) == (4, "until.messages", 6)
+    assert done.told().endswith("; until.messages ended it, and about 6 messages wait in the queue")
+    done = spec.source.receive(spec.name, Until(idle=timedelta(seconds=1)), quiet)
+    assert (done.messages, done.ended_by, done.waiting) == (6, "until.idle", None)
+    assert "wait in the queue" not in done.told()
+
+
 def test_a_receive_needs_no_ledger(
     spool: Spool, nats: Nats, ledger: Ledger, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

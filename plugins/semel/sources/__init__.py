@@ -54,6 +54,8 @@ class Received:
     """What a receive has put into the spool. `size`: bytes of the values. `redelivered`: messages
     of which the queue said that it delivers them again. `unacknowledged`: those whose
     acknowledgement failed: they come again. `oldest_seconds`: how long the oldest had waited.
+    `ended_by`: the bound that was reached, as `until.seconds`, or `a signal`. `waiting`: about how
+    many messages the queue had then, where another bound than `idle` ended it. None: not known.
     """
 
     messages: int = 0
@@ -62,13 +64,19 @@ class Received:
     segments: int = 0
     unacknowledged: int = 0
     oldest_seconds: float | None = None
+    ended_by: str | None = None
+    waiting: int | None = None
 
     def told(self) -> str:
         """In words."""
         again = f" ({self.redelivered:,} redelivered so far)" if self.redelivered else ""
         of = f"{count(self.messages, 'message')}{again}"
+        left = ""
+        if self.waiting:
+            wait = "1 message waits" if self.waiting == 1 else f"{self.waiting:,} messages wait"
+            left = f"; {self.ended_by} ended it, and about {wait} in the queue"
         if not self.messages:
-            return "no message came"
+            return f"no message came{left}"
         said = f"{of}, {size(self.size)} in {count(self.segments, 'segment')}"
         if self.unacknowledged:
             said += f"; {self.unacknowledged:,} of them come again, as they were not acknowledged"
@@ -76,7 +84,7 @@ class Received:
             said += ", acknowledged"
         if self.oldest_seconds is not None:
             said += f"; the oldest waited {self.oldest_seconds:,.0f} s"
-        return said
+        return said + left
 
 
 class Found(Protocol):

@@ -24,7 +24,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from semel import failpoints
-from semel.errors import CorruptionError, RetryableError
+from semel.errors import AGAIN, CorruptionError, RetryableError
 from semel.formats.parquetsink import ROW_GROUP_BYTES
 from semel.formats.pieces import gathered
 from semel.model.manifest import ManifestFile
@@ -63,8 +63,9 @@ def presences(table: Table, won: Won) -> list[Presence]:
     if len(active) < len(won.files) and not table.count(now, won.batch_id):
         raise CorruptionError(
             f"batch {won.batch_id}: {table.address} has its commit, and none of its rows: somebody "
-            "has restored the table to a version before it, or overwritten it. RESTORE the version "
-            "that has them"
+            "has deleted them, overwritten the table or restored a version before it. RESTORE a "
+            "version that has them. To erase rows, delete them once the batch is finalized",
+            next=AGAIN,
         )
     # A compaction has put others in the place of files; a vacuum before the commit has not.
     return [

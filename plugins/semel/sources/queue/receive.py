@@ -212,11 +212,12 @@ class _Receiver:
 
     def _run(self) -> None:
         try:
-            while not self._ended():
+            while (bound := self._reached()) is None:
                 self._take()
             self._flush()
             self._settle()
             self._seal()
+            self._end(bound)
         except SemelError as error:
             # What was pulled is of use, whatever became of the queue.
             with suppress(SemelError):
@@ -230,18 +231,27 @@ class _Receiver:
         if moved := self._moved():
             self.log(moved.removeprefix(". But "))
 
-    def _ended(self) -> bool:
+    def _end(self, bound: str) -> None:
+        """Keep which bound ended this, and how many messages wait although it ended."""
+        self.done.ended_by = bound
+        if bound.startswith("until") and bound != "until.idle":
+            with suppress(SemelError):  # All is in the spool and acknowledged.
+                self.done.waiting = self.queue.about().waiting
+
+    def _reached(self) -> str | None:
+        """The bound that is reached."""
         bounds, now = self.bounds, time.monotonic()
         if self.told + PROGRESS_SECONDS <= now:
             self.told = now
             self.log(f"received {count(self.taken, 'message')} so far")
-        return (
-            self.stop.is_set()
-            or (bounds.idle is not None and self.idle >= bounds.idle and self.idle > 0)
-            or (bounds.seconds is not None and now - self.began >= bounds.seconds)
-            or (bounds.messages is not None and self.taken >= bounds.messages)
-            or (bounds.size is not None and self.size >= bounds.size)
-        )
+        ends = {
+            "a signal": self.stop.is_set(),
+            "until.idle": bounds.idle is not None and self.idle >= bounds.idle and self.idle > 0,
+            "until.seconds": bounds.seconds is not None and now - self.began >= bounds.seconds,
+            "until.messages": bounds.messages is not None and self.taken >= bounds.messages,
+            "until.bytes": bounds.size is not None and self.size >= bounds.size,
+        }
+        return next((name for name, is_reached in ends.items() if is_reached), None)
 
     def _take(self) -> None:
         """One pull, and what is due then."""
