@@ -126,7 +126,7 @@ def test_a_replay_by_a_schema_that_the_file_does_not_have(
     run(ledger, over(place), "r1")
     spec = over(place, KINDS | change)
     allow(ledger, spec)
-    with pytest.raises(SourceError, match=f"by this schema: column '{next(iter(change))}' is"):
+    with pytest.raises(SourceError, match=f"a.parquet': column '{next(iter(change))}' is"):
         replayed(ledger, spec, 1, "again")
     assert [row["id"] for row in rows(over(place))] == ids(0, 10)
 
