@@ -299,3 +299,25 @@ def test_ten_thousand_batches(select: str, bench: Workbench, ledger: Ledger) -> 
     whole = asked(ledger, spec, look=False, now=now, since=(now - timedelta(days=60)).date())
     assert whole.cut and 33 <= len(whole.days) <= 35
     assert [cell.batch_count for cell in whole.days][-31:] == per_day
+
+
+def test_what_days_print_to_a_person(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """Adjacent days have one command; a refused file has its reason; by arrival, days without a
+    batch are left out.
+    """
+    bench.spec(source=BY_DAY)
+    for day in (1, 2, 3, 5):
+        bench.write(f"in/day-2026-11-0{day}.jsonl", events(day * 10, day * 10 + 5))
+    line = "semel days events --from 2026-11-01 --to 2026-11-07"
+    steps = [x for x in shell.runs(line).splitlines() if x.startswith("next: ")]
+    assert steps == [
+        "next: semel run events --interval 2026-11-01 2026-11-04",
+        "next: semel run events --interval 2026-11-05 2026-11-06",
+    ]
+    shell.runs(steps[0].removeprefix("next: "))
+    bench.write("in/day-2026-11-02.jsonl", events(90, 95))
+    shown = shell.runs(line)
+    assert "refused: '" in shown and "2026-11-02.jsonl': changed: " in shown
+    bench.spec("arrivals", source={"path": "in/day-2026-11-05.jsonl"})
+    shell.runs("semel run arrivals")
+    assert len([x for x in shell.runs("semel days arrivals").splitlines() if x[:2] == "20"]) == 1

@@ -1,6 +1,8 @@
 """`semel explain` against what Spark did: the same plans, as many shuffles, as many stages."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -346,3 +348,11 @@ def test_what_cannot_be_explained(bench: Workbench, explaining: Shell) -> None:
     declared(bench, transforms=["bad.sql"])
     explaining.fails("semel explain events")
     assert "transform bad.sql, line 2, raised AnalysisException" in explaining.err
+
+
+def test_spark_writes_nothing_before_the_answer(bench: Workbench) -> None:
+    """As it is typed: what the JVM says at its start is kept from the screen."""
+    declared(bench, **COUNTED)
+    semel = [sys.executable, "-m", "semel", "explain", "events"]
+    done = subprocess.run(semel, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), done

@@ -61,3 +61,27 @@ def test_what_one_code_made_is_named_exactly(
     assert made.runs == ((planned[0], planned[2] + 1),)
     assert main(["batches", spec.name, "--made-by"]) == 0
     assert f"4 batches: {planned[0]} to {planned[2] + 1}\n" in capsys.readouterr().out
+
+
+def test_a_batch_is_a_line_of_a_terminal(
+    bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At 80 columns too: the run's long name is cut there, and whole in a pipe; what all batches
+    have in common takes no column.
+    """
+    spec = bench.spec()
+    key = f"airflow:{spec.name}:scheduled__2026-01-01T00:00:00+00:00_{'x' * 60}"
+    for n in range(3):
+        bench.write(f"in/{n}.jsonl", [{"id": f"{n}", "n": n}])
+        run(ledger, spec, f"{key}{n}")
+    assert main(["batches", spec.name]) == 0
+    header, newest, *_ = capsys.readouterr().out.splitlines()
+    assert header.split() == "batch state read new repeats set aside run".split()
+    assert newest.split()[-1] == f"{key}2".removeprefix(f"airflow:{spec.name}:")
+    screen = Console(force_terminal=True, width=80, color_system=None)
+    monkeypatch.setattr(console, "result", screen)
+    monkeypatch.setattr(screen, "_file", sys.stdout)
+    assert main(["batches", spec.name]) == main(["batches"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 8 and max(map(len, lines)) <= 80 and lines[1].endswith("…"), lines

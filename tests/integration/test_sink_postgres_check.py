@@ -135,8 +135,9 @@ def test_what_is_no_table(warehouse: Warehouse) -> None:
     assert "it is no table" in refusal(warehouse)
     with pytest.raises(TerminalError, match='schema is not there; CREATE SCHEMA "no"'):
         warehouse.sink("no.flights").examine(SCHEMA)
-    with pytest.raises(UnavailableError, match="does not answer.*; check its connection"):
-        warehouse.sink(dsn="host=127.0.0.1 port=1 dbname=x").examine(SCHEMA)
+    with pytest.raises(UnavailableError, match="does not answer.*; check the connection 'warehouse'"):
+        away = "host=127.0.0.1 port=1 dbname=x"
+        warehouse.sink(dsn=away, connection="warehouse").examine(SCHEMA)
 
 
 def test_rights(warehouse: Warehouse) -> None:

@@ -370,7 +370,7 @@ def test_only_what_may_succeed_is_retried(
     instance = SimpleNamespace(try_number=1, max_tries=3)
     with pytest.raises(SystemExit, match="the fact, the ids") as ended:
         FinalizeOperator.execute.__wrapped__(task, context(ti=instance, task=task))
-    again = "nothing, Airflow tries this task again by itself"
+    again = "nothing, Airflow tries this task again by itself (try 2 of 4)"
     first = "correct what is said above, then clear the run's finalize task"
     assert said[-1] == "next: " + (again if retried else first)
     assert str(ended.value).splitlines()[-1] == said[-1], "callbacks see it too"

@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 
 from fixtures.files.records import blocks_of
-from semel import pipeline, settings
+from semel import console, pipeline, settings
 from semel_local import stack
 from semel_local.demo import airflow_api, by_day, exact, follow
 from semel_local.demo import flights as demo
@@ -324,19 +324,28 @@ def test_a_wrong_sum_is_seen(capsys):
 
 
 @pytest.mark.parametrize("own", ["", "postgresql://my@own/db"])
-def test_how_to_run_the_query(spec, monkeypatch, own):
-    """A command for the stack's database, without its password; elsewhere the query alone."""
+def test_how_to_run_the_query(spec, monkeypatch, capsys, own):
+    """A command for the stack's database, without its password; elsewhere the query alone. A person
+    gets lines for a shell, each of which a terminal shows whole.
+    """
     assert spec.name == "flights"
     layout.update(ports={"postgres": 55432})
     password = layout.secret("warehouse_password")
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", own or postgres.dsn("warehouse", 55432))
     command = by_day.psql()
+    monkeypatch.setattr(console.result, "_file", sys.stdout)
+    by_day.show_query()
+    told, *lines = capsys.readouterr().out.splitlines()
     if own:
         assert command is None
         return
     assert password not in command
     assert str(settings.state_dir() / "secrets" / "warehouse_password") in command
     assert shlex.split(command)[-2:] == ["-c", by_day.statement()]
+    asked = "\n".join(lines).partition("<<'SQL'\n")
+    assert shlex.split(asked[0].replace("\\\n", "")) == shlex.split(command)[:-2]
+    assert " ".join(asked[2].removesuffix("\nSQL").split()) == f"{by_day.statement()};"
+    assert max(map(len, lines[1:])) <= 100
     assert "\n" not in by_day.statement() and by_day.statement().startswith("SELECT CAST(")
 
 

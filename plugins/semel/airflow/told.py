@@ -93,7 +93,8 @@ def doing(
     if isinstance(error, LimitError):
         anew = f"{_FIRST}{anew}"
     if isinstance(error, RetryableError) and instance.try_number <= instance.max_tries:
-        again = "nothing, Airflow tries this task again by itself"
+        tries = f"try {instance.try_number + 1} of {instance.max_tries + 1}"
+        again = f"nothing, Airflow tries this task again by itself ({tries})"
     return Doing(again=again, anew=anew, pipeline=pipeline, batch_id=batch_id)
 
 

@@ -1,7 +1,7 @@
 """`semel accept | abandon | adopt | exact | collect`: what changes the ledger beside a run."""
 
 import traceback
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,7 +9,8 @@ from semel import console
 from semel.errors import Doing
 
 if TYPE_CHECKING:
-    from semel.repair.accept import Accepted
+    from semel.ledger import Ledger
+    from semel.pipeline.spec import Spec
 
 
 def accept(
@@ -70,76 +71,94 @@ def accept(
 
     Example: semel accept flights flights/flights-2013-01-01.jsonl
     """
-    given = (path is not None) + columns + moved + late + (refused is not None)
-    if given + (erased is not None) != 1:
-        ways = "a PATH, --columns, --moved, --late, --refused BATCH or --erased A..B"
-        raise typer.BadParameter(f"give either {ways}")
-    if (erased is not None) != bool(rows and why.strip()):
+    ways = {
+        "a PATH": path is not None, "--columns": columns, "--moved": moved, "--late": late,
+        "--refused BATCH": refused is not None, "--erased A..B": erased is not None,
+    }  # fmt: skip
+    if sum(ways.values()) != 1:
+        *some, last = ways
+        raise typer.BadParameter(f"give either {', '.join(some)} or {last}")
+    if ways["--erased A..B"] != bool(rows and why.strip()):
         raise typer.BadParameter("--erased A..B, --rows and --why go together")
     if same + lost + columns + bool(start) > 1:
         raise typer.BadParameter("--same, --lost, --from and --columns exclude each other")
     from semel import pipeline as pipelines
     from semel.ledger import Ledger
-    from semel.model.batch import numbers
-    from semel.repair.accept import (
-        accept_columns,
-        accept_file,
-        accept_late,
-        accept_moved,
-        accept_refused,
-    )
-    from semel.repair.erased import accept_erased
-    from semel.repair.losses import accept_loss
 
     spec = pipelines.find(pipeline)
-    unit = spec.source.unit
     with Ledger() as ledger:
-        if erased is not None:
-            span = numbers(erased)
-            gone = accept_erased(ledger, spec, span, lacking=rows, why=why)
-            said = [f"erased: {one}" for one in gone] or ["this was recorded before"]
-            payload = {"pipeline": pipeline, "erased": gone}
-            console.emit(payload, as_json=as_json, render=lambda: print("\n".join(said)))
-            return
-        if refused is not None:
-            accept_refused(ledger, spec, refused)
-            text = f"batch {refused} is finalized; `semel show {refused}` names its archive"
-            console.emit({"batch": refused}, as_json=as_json, render=lambda: print(text))
-            return
-        if moved:
-            old, new = accept_moved(ledger, spec)
-            payload = {"pipeline": pipeline, "from": old, "to": new}
-            text = f"{pipeline}: its sink is {new} from here on, and was {old}"
-            console.emit(payload, as_json=as_json, render=lambda: print(text))
-            return
-        if late:
-            until = accept_late(ledger, spec)
-            payload = {"pipeline": pipeline, "event_time": until}
-            text = f"{pipeline}: windows are complete up to {until:%F %H:%M:%S} UTC"
-            console.emit(payload, as_json=as_json, render=lambda: print(text))
-            return
-        if path is None:
-            accept_columns(ledger, spec)
-            text = f"{pipeline}: the next batch that commits decides the columns"
-            console.emit({"pipeline": pipeline}, as_json=as_json, render=lambda: print(text))
-            return
-        if lost:
-            losses = accept_loss(ledger, spec, path)
-            said = [f"lost: {unit} {x.start} to {x.end} of {x.name!r}" for x in losses]
-            payload = {"pipeline": pipeline, "lost": losses}
-            console.emit(payload, as_json=as_json, render=lambda: print("\n".join(said)))
-            return
-        done = accept_file(ledger, spec, path, same=same, start=start)
-    how = "goes on in" if same else f"is read from {unit[:-1]} {done.start} on as"
-    lines = _accepted(done, "is read already in" if done.found else how, unit)
-    payload = {"pipeline": pipeline, "accepted": done}
+        if path is not None and not lost:
+            payload, lines = _file(ledger, spec, path, same=same, start=start)
+        elif path is not None:
+            payload, lines = _lost(ledger, spec, path)
+        elif erased is not None:
+            payload, lines = _erased(ledger, spec, erased, rows, why)
+        elif refused is not None:
+            payload, lines = _refused(ledger, spec, refused)
+        else:
+            way = _columns if columns else _moved if moved else _late
+            payload, lines = way(ledger, spec)
+    payload = {"pipeline": pipeline, **payload}
     console.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
 
 
-def _accepted(done: "Accepted", how: str, unit: str) -> list[str]:
+_Answer = tuple[dict[str, Any], list[str]]
+"""What a way of accept says: for scripts, and to a person."""
+
+
+def _file(ledger: "Ledger", spec: "Spec", path: str, *, same: bool, start: int) -> _Answer:
+    from semel.repair.accept import accept_file
+
+    done, unit = accept_file(ledger, spec, path, same=same, start=start), spec.source.unit
+    how = "goes on in" if same else f"is read from {unit[:-1]} {done.start} on as"
+    how = "is read already in" if done.found else how
     new = f"partition {done.source_partition_id}, generation {done.generation}"
-    lost = [f"lost: {unit} {a} to {b} of partition {part}" for part, a, b in done.lost]
-    return [f"{done.name} {how} {new}", *lost]
+    gone = [f"lost: {unit} {a} to {b} of partition {part}" for part, a, b in done.lost]
+    return {"accepted": done}, [f"{done.name} {how} {new}", *gone]
+
+
+def _lost(ledger: "Ledger", spec: "Spec", path: str) -> _Answer:
+    from semel.repair.losses import accept_loss
+
+    losses, unit = accept_loss(ledger, spec, path), spec.source.unit
+    return {"lost": losses}, [f"lost: {unit} {x.start} to {x.end} of {x.name!r}" for x in losses]
+
+
+def _erased(ledger: "Ledger", spec: "Spec", erased: str, rows: int, why: str) -> _Answer:
+    from semel.model.batch import numbers
+    from semel.repair.erased import accept_erased
+
+    gone = accept_erased(ledger, spec, numbers(erased), lacking=rows, why=why)
+    return {"erased": gone}, [f"erased: {one}" for one in gone] or ["this was recorded before"]
+
+
+def _refused(ledger: "Ledger", spec: "Spec", batch: int) -> _Answer:
+    from semel.repair.accept import accept_refused
+
+    accept_refused(ledger, spec, batch)
+    return {"batch": batch}, [f"batch {batch} is finalized; `semel show {batch}` names its archive"]
+
+
+def _columns(ledger: "Ledger", spec: "Spec") -> _Answer:
+    from semel.repair.accept import accept_columns
+
+    accept_columns(ledger, spec)
+    return {}, [f"{spec.name}: the next batch that commits decides the columns"]
+
+
+def _moved(ledger: "Ledger", spec: "Spec") -> _Answer:
+    from semel.repair.accept import accept_moved
+
+    old, new = accept_moved(ledger, spec)
+    return {"from": old, "to": new}, [f"{spec.name}: its sink is {new} from here on, and was {old}"]
+
+
+def _late(ledger: "Ledger", spec: "Spec") -> _Answer:
+    from semel.repair.accept import accept_late
+
+    until = accept_late(ledger, spec)
+    text = f"{spec.name}: windows are complete up to {until:%F %H:%M:%S} UTC"
+    return {"event_time": until}, [text]
 
 
 def abandon(

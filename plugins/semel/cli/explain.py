@@ -1,6 +1,10 @@
 """`semel explain`: what a batch runs in Spark: what is fused, what is lifted, what shuffles."""
 
 import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,11 +37,31 @@ def explain(
     spec = pipelines.find(pipeline)
     for name in CONNECT_VARIABLES:  # A plan is seen in a driver's own JVM alone.
         os.environ.pop(name, None)
-    with session.open_engine(_PLANNER, console.say) as engine:
+    with ExitStack() as stack:
+        with _jvm_kept_quiet():
+            engine = stack.enter_context(session.open_engine(_PLANNER, console.say))
         answer = ask(spec, engine)
     console.emit(
         {"answer": answer}, as_json=as_json, render=lambda: _render(answer, plans=plan)
     )
+
+
+@contextmanager
+def _jvm_kept_quiet() -> Iterator[None]:
+    """Show what a JVM that starts here writes to standard error only where its start fails."""
+    sys.stderr.flush()
+    screen = os.dup(2)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            log.seek(0)
+            os.write(screen, log.read())
+            raise
+        finally:
+            os.dup2(screen, 2)
+            os.close(screen)
 
 
 def _render(answer: "Explained", *, plans: bool) -> None:

@@ -65,7 +65,8 @@ def rows_of(spec: Spec, text: str) -> list[dict[str, Any]]:
     from semel.sinks.postgres.link import connected
     from semel.sinks.postgres.target import PostgresTarget, dsn_of
 
-    target = PostgresTarget(dsn=dsn_of(spec.sink.connection), table=spec.sink.table)
+    name = spec.sink.connection
+    target = PostgresTarget(dsn=dsn_of(name), table=spec.sink.table, connection=name)
     with connected(target) as connection:
         return connection.execute(text).fetchall()
 
@@ -137,14 +138,14 @@ def _delays(found: list[DaySums], days: Sequence[date]) -> Table:
 
 
 def show_query() -> None:
-    """Print how to run the query oneself."""
-    known = psql()
-    console.result.print(
-        "ask the view yourself:"
-        if known
-        else f"ask the view yourself, in the database of {PIPELINE}'s connection:"
-    )
-    console.result.print(known or statement(), markup=False)
+    """Print how to run the query oneself: lines that a terminal shows whole, for a shell."""
+    text = f"{query('demo', 'by_day').text.strip()};"
+    if opened := stack.warehouse_psql():
+        program, _, where = opened.partition(" -h ")
+        lines = ["ask the view yourself:", f"{program} \\", f"  -h {where} <<'SQL'", text, "SQL"]
+    else:
+        lines = [f"ask the view yourself, in the database of {PIPELINE}'s connection:", text]
+    console.result.print("\n".join(lines), markup=False)
 
 
 def _shown(found: DaySums | None, true: DaySums | None, name: str) -> str:

@@ -75,12 +75,12 @@ def connected(target: PostgresTarget) -> Iterator[Connection]:
     except psycopg.OperationalError as error:
         raise UnavailableError(
             f"{target.address} does not answer, or refuses the login ({first_line(error)}); check "
-            "its connection, then run this again"
+            f"the connection {target.connection!r}, then run this again"
         ) from error
     except psycopg.ProgrammingError as error:
         raise TerminalError(
-            f"{target.address} cannot be reached with its connection ({first_line(error)}); "
-            "correct the connection"
+            f"{target.address} cannot be reached ({first_line(error)}); correct the connection "
+            f"{target.connection!r}"
         ) from error
     # Of a role's default nothing is taken: what is looked at behind a lock must be of now.
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED

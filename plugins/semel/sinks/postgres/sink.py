@@ -68,6 +68,7 @@ def opened(context: Context, address: str | None, looks: object) -> "PostgresSin
         create=sink.create,
         counting=context.counting,
         json_columns=context.json_columns,
+        connection=sink.connection,
     )
     return PostgresSink(target)
 

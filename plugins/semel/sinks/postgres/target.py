@@ -31,7 +31,7 @@ class PostgresTarget:
     `public`) or `schema.table`; the names are taken as they stand, upper case included, and one
     with a dot is written in double quotes. `counting`: rows are partial and go to `<table>_parts`,
     and `<table>` is a view over them. `json_columns` are text columns that hold JSON: a
-    table that is made gets them as jsonb.
+    table that is made gets them as jsonb. `connection` is the name that the declaration has for it.
     """
 
     dsn: str = field(repr=False)
@@ -41,6 +41,7 @@ class PostgresTarget:
     create: bool = False
     counting: Counting | None = None
     json_columns: tuple[str, ...] = ()
+    connection: str = ""
 
     def __post_init__(self) -> None:
         longest = [self.windows_name] if self.counting else []
