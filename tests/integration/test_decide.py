@@ -251,7 +251,7 @@ def test_a_batch_is_abandoned_in_two_steps(
         "abandoned", "abandoned on semel's page by admin (Airflow)"
     )  # fmt: skip
     again = pages.send(f"{where}/abandon", form)
-    assert again.status == 409 and "is abandoned, so it cannot be" in again.text
+    assert again.status == 409 and "is abandoned already" in again.text
     assert pages.get("/semel/dags/events/batches/99/abandon").status == 404
 
 
