@@ -19,7 +19,7 @@ DAY = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = pa.table({"id": ["a"], "day": ["2026-01-01"]})
 
 
-# Attacks P31.
+# Attacks P32.
 @pytest.mark.parametrize("shape", ["files-t/*.parquet", "files-**/*.parquet", "files-p/*/*.parquet",
                                    "objects-whole", "objects-by folder"])  # fmt: skip
 def test_a_source_above_a_table(

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import sys
 import zipfile
 from collections import Counter
 from dataclasses import replace

@@ -113,7 +113,7 @@ def list_files(context: Context) -> Listing:
     return Listing(root=root, found=files, refused=refused, notes=notes, private=private)
 
 
-# Keeps P31.
+# Keeps P32.
 def _check_tables(context: Context, root: Path, folders: set[str]) -> None:
     """TerminalError: one of the folders lies in a Delta table."""
     above = {str(root / parent) for folder in folders for parent in PurePosixPath(folder).parents}

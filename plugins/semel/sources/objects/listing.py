@@ -150,7 +150,7 @@ def list_objects(context: Context, store: Store, scope: Scope) -> ObjectListing:
     return ObjectListing(found=found, refused=refused, complete=True, scope=scope)
 
 
-# Keeps P31.
+# Keeps P32.
 def _check_tables(context: Context, names: pa.Array, tables: set[str]) -> None:
     """TerminalError: one of the objects lies in a Delta table."""
     for table in sorted(tables):
