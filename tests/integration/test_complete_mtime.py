@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from test_complete import covered
 
-from fixtures.batches.account import run, settled
+from fixtures.batches.account import run, settled, sql
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from fixtures.contract.sources import Objects
@@ -286,3 +286,5 @@ def test_an_upload_beyond_the_delay(uploads: Uploads, ledger: Ledger, shell: She
     [command] = {line for line in said.splitlines() if line.startswith("next: semel run")}
     shell.runs(command.removeprefix("next: "))
     assert len(settled(spec).ids) == 3
+    [batch] = sql(ledger, "SELECT batch_id FROM semel.batch")
+    assert hour(0) in completeness.of_batch(ledger, spec, batch["batch_id"])
