@@ -135,8 +135,13 @@ SELECT batch_id FROM semel.batch
 WHERE admits = :root AND admission = :admission AND status = 'finalized';
 
 -- name: last_admission
--- The newest admission of a batch, at work or not.
+-- The newest admission of a batch, at work or not. `failed`: as of at_work.
 SELECT b.batch_id, b.admission, b.status, b.request_key,
+       b.status = 'planned'
+           AND EXISTS (SELECT FROM semel.attempt AS t WHERE t.batch_id = b.batch_id)
+           AND NOT EXISTS (SELECT FROM semel.attempt AS t
+                           WHERE t.batch_id = b.batch_id AND t.status IN ('running', 'staged'))
+           AS failed,
        b.seen_at > clock_timestamp() - make_interval(secs => :silent_seconds) AS alive,
        a.quarantined + a.late AS letters
 FROM semel.batch AS b

@@ -481,10 +481,7 @@ def _busy(other: Row, root: int) -> RetryableError:
     number = other["batch_id"]
     state = f"is at work on batch {root}; wait for it"
     if other["failed"]:
-        state = (
-            f"replays batch {root}, and its last attempt failed just now: its run may try again; "
-            "wait a minute"
-        )
+        state = f"has just failed on batch {root}, and its run may try again; wait a minute"
     return RetryableError(
         f"batch {number} (run {run_of(other['request_key'])}) {state}, or abandon it",
         next=f"semel show {number}",
