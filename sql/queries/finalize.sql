@@ -69,15 +69,6 @@ SET event_time = GREATEST(l.event_time, (
            OR p.moved_at > clock_timestamp() - make_interval(secs => :idle_seconds))))
 WHERE l.pipeline_id = :pipeline_id;
 
--- name: first_open
--- The first batch that is open, other than the one that is finalized now. Without one a number that no
--- batch reaches.
-SELECT COALESCE(min(b.batch_id), 9223372036854775807) AS first_open
-FROM semel.batch AS b
-WHERE b.pipeline_id = :pipeline_id AND b.status IN ('planned', 'committed')
-  AND b.replays IS NULL AND b.admits IS NULL
-  AND b.batch_id IS DISTINCT FROM CAST(:batch_id AS bigint);
-
 -- name: frontier
 -- Keeps W4, W6.
 -- Of a pipeline once a batch is finalized: the newest batch whose plan left nothing, with no open batch
@@ -87,7 +78,13 @@ WHERE b.pipeline_id = :pipeline_id AND b.status IN ('planned', 'committed')
 WITH f AS (
     SELECT p.*, (SELECT max(b.batch_id) FROM semel.batch AS b
                  WHERE b.pipeline_id = p.pipeline_id AND b.is_full
-                   AND b.batch_id < CAST(:first_open AS bigint)) AS newest
+                   AND b.batch_id < COALESCE(
+                       (SELECT min(o.batch_id) FROM semel.batch AS o
+                        WHERE o.pipeline_id = p.pipeline_id
+                          AND o.status IN ('planned', 'committed')
+                          AND o.replays IS NULL AND o.admits IS NULL
+                          AND o.batch_id IS DISTINCT FROM CAST(:batch_id AS bigint)),
+                       9223372036854775807)) AS newest
     FROM semel.pipeline AS p
     WHERE p.pipeline_id = :pipeline_id
 )
@@ -119,7 +116,13 @@ SELECT CASE WHEN (SELECT count(*) FROM unnest(p.covered + COALESCE(b.covers, '{}
                 SELECT n.batch_id FROM semel.batch AS n
                 WHERE n.pipeline_id = p.pipeline_id AND n.status <> 'abandoned'
                   AND n.covers IS NOT NULL AND NOT isempty(n.covers)
-                  AND n.batch_id < CAST(:first_open AS bigint)
+                  AND n.batch_id < COALESCE(
+                      (SELECT min(o.batch_id) FROM semel.batch AS o
+                       WHERE o.pipeline_id = p.pipeline_id
+                         AND o.status IN ('planned', 'committed')
+                         AND o.replays IS NULL AND o.admits IS NULL
+                         AND o.batch_id <> b.batch_id),
+                      9223372036854775807)
                 ORDER BY n.batch_id DESC LIMIT 1), 0) END AS frontier
 FROM semel.pipeline AS p
 CROSS JOIN semel.batch AS b

@@ -388,7 +388,7 @@ OF_SECONDS: dict[str, Removal] = {
     "what an open batch may have is not covered by others":
         sql("plan.covers", "b.status IN ('planned', 'committed')", "false"),
     "time to come is not covered":
-        code("plan.covered:covers", "min(end, request.looked_at)", new="end"),
+        code("plan.covered:covers", "request.looked_at, ", new=""),
     "adopt covers again":
         code("repair.adopt:_write", "batch.first.covers.ranges", new="()"),
     "no record time is ahead of its plan":
@@ -400,7 +400,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a plan that refuses data is not full":
         code("plan.event_time:leaves_nothing", "survey.refusals or draft.refused"),
     "an open batch holds the frontier":
-        sql("finalize.first_open", "b.status IN ('planned', 'committed')", "false"),
+        sql("finalize.frontier", "o.status IN ('planned', 'committed')", "false"),
     "abandon takes the mark from later batches":
         sql("abandon.abandon_batch", "AND b.is_full", "AND false"),
     "windows that changed are named":

@@ -37,8 +37,7 @@ ASKED = {
     "days": ("batches", "commit", "newest_interval", "newest_commit"),
     "files": ("lengths", "like"),
     "finalize": (
-        "won", "manifest", "finalize_batch", "batch_status", "first_open", "frontier",
-        "frontier_of_intervals",
+        "won", "manifest", "finalize_batch", "batch_status", "frontier", "frontier_of_intervals",
     ),
     "look": ("open_claims", "batch", "attempts", "files"),
     "page": ("newest", "open", "spec", "claims"),

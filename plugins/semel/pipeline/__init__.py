@@ -137,11 +137,15 @@ class _Places:
                 (f"sink.{spec.sink.located_by}", table),
                 ("sink.archive", Location.of(_archive(spec))),
             ],
-            derived=spec.sink.derived_places(counts=spec.aggregate is not None),
+            derived=_derived(spec),
             read=spec.source.place(),
             folder=spec.source.folder(),
             drained=spec.source.drained,
         )
+
+
+def _derived(spec: Spec) -> tuple[Location, ...]:
+    return spec.sink.derived_places(counts=spec.aggregate is not None)
 
 
 def _archive(spec: Spec) -> Path:

@@ -65,7 +65,6 @@ def frontier(
 ) -> Row:
     """How far a pipeline has come once a batch is finalized. Changes nothing."""
     values = {"pipeline_id": pipeline_id, "batch_id": batch_id}
-    values |= row(connection, "finalize", "first_open", **values)
     if spec.source.select is not Select.ARRIVAL:
         return row(connection, "finalize", "frontier_of_intervals", **values)
     own = {"timed": is_one_stream(spec), "ahead": limits.CLOCKS_AHEAD}
