@@ -3,6 +3,7 @@
 import json
 import re
 
+import pyarrow.parquet as pq
 import pytest
 
 from fixtures.airflow.pages import Pages
@@ -58,14 +59,22 @@ def test_dead_letters_are_a_file(pages: Pages, bench: Workbench, ledger: Ledger)
 def test_a_file_of_dead_letters_is_bounded(
     bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file has a number of letters, or of bytes, at most."""
+    """A file has a number of letters, or of bytes, at most. Its last line counts the others, and
+    names the files that have all.
+    """
     spec = first_batch(bench, ledger, [bad(f"{n:04}") for n in range(50)])
     assert len(list(dead_letters.raw_letters(spec, 1))) == 50
     whole = records._letters_file(spec, 1)
     monkeypatch.setattr(records, "PAGE_LETTERS_MAX", 7)
-    assert records._letters_file(spec, 1) == b"".join(whole.splitlines(keepends=True)[:7])
+    *letters, last = records._letters_file(spec, 1).splitlines(keepends=True)
+    assert letters == whole.splitlines(keepends=True)[:7]
+    last = json.loads(last)
+    assert last["left_out"] == 43
+    assert sum(pq.read_metadata(path).num_rows for path in last["files"]) == 50
     monkeypatch.setattr(records, "PAGE_LETTERS_BYTES_MAX", 1_000)
-    assert 0 < len(records._letters_file(spec, 1)) <= 1_000
+    *letters, last = records._letters_file(spec, 1).splitlines(keepends=True)
+    assert 0 < len(b"".join(letters)) <= 1_000
+    assert json.loads(last)["left_out"] == 50 - len(letters)
 
 
 def test_without_samples_no_page_has_records(

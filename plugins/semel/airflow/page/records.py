@@ -17,6 +17,7 @@ from semel import pipeline
 from semel.airflow.page.common import MayRead, MaySee, page, soon, spec_of
 from semel.errors import LimitError, RetryableError, SemelError
 from semel.formats import words
+from semel.model.manifest import Kind
 from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 from semel.reports import dead_letters
@@ -140,6 +141,7 @@ def _short(value: Any) -> str:
 
 
 def _letters_file(spec: Spec, batch_id: int) -> bytes:
+    """JSON Lines. If a bound left letters out, the last line has their number and the files of all."""
     lines: list[bytes] = []
     size = 0
     for letter in islice(dead_letters.raw_letters(spec, batch_id), PAGE_LETTERS_MAX):
@@ -148,6 +150,11 @@ def _letters_file(spec: Spec, batch_id: int) -> bytes:
         if size > PAGE_LETTERS_BYTES_MAX:
             break
         lines.append(line)
+    marker = dead_letters.marker_of(spec, batch_id)
+    files = (*marker.of_kind(Kind.DEAD_LETTERS), *marker.of_kind(Kind.REFUSED))
+    if left_out := sum(file.records for file in files) - len(lines):
+        paths = [str(marker.path_of(file)) for file in files]
+        lines.append(json.dumps({"left_out": left_out, "files": paths}).encode() + b"\n")
     return b"".join(lines)
 
 
