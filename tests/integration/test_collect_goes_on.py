@@ -38,6 +38,7 @@ def test_a_defect_is_told_and_the_others_are_collected(
     assert main(["collect"]) == 1
     told = capsys.readouterr()
     assert "collect of a failed: unexpected RuntimeError: out of tune" in told.err
-    assert "Traceback" in told.err and "next: semel collect a" in told.err
+    assert "Traceback" in told.err
+    assert "next:" not in told.err, "the same again ends as this did"
     left = ledger.rows("collect", "unfinished", pipeline_id=2, orphan_seconds=0)
     assert list(left) == []

@@ -145,7 +145,7 @@ class Surfaces:
             told |= {
                 f"page Batch {number}": text_of(re.split(r"<h2>What it reads|<h2>Time", page)[0]),
                 f"page Abandon {number}": text_of(re.split("<form|</main", asks)[0]),
-                f"batches {number}": self.matching(self.lines["batches"], rf"^events +{number} "),
+                f"batches {number}": self.matching(self.lines["batches"], rf"^ *{number} "),
                 f"show {number}": self.matching(
                     self.said(f"semel show {number}").splitlines(),
                     "^(status|replaced_by|replays|reason|attempt):",
