@@ -29,6 +29,15 @@ WHERE b.pipeline_id = :pipeline_id AND b.replays IS NULL AND b.status <> 'abando
               <= CAST(:until AS timestamptz))
 ORDER BY b.commit_seq NULLS LAST, b.batch_id;
 
+-- name: beyond
+-- The first batch that has some of an interval, and some of another time.
+SELECT b.batch_id, b.interval_start, b.interval_end
+FROM semel.batch AS b
+WHERE b.pipeline_id = :pipeline_id AND b.replays IS NULL AND b.admits IS NULL AND b.status <> 'abandoned'
+  AND b.interval_end > :since AND b.interval_start < :until
+  AND (b.interval_start < :since OR b.interval_end > :until)
+ORDER BY b.batch_id LIMIT 1;
+
 -- name: at_work
 -- The replay of a batch that is planned or committed, whether it shows life, and whether its last
 -- attempt has failed: its run may try again.

@@ -513,6 +513,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a record has one value under the names of a column":
         code("formats.jsonl:_merged", "np.flatnonzero(given & merged.is_valid().to_numpy())",
              new="np.flatnonzero([])"),
+    "no batch of an interval is left out of its replay": gives("runs.replay:_check_within"),
     "a replay looks at headers first": all_of(
         gives("sources.files.source:FilesSource.check_columns"),
         gives("sources.sealed.source:SealedSource.check_columns"),

@@ -19,7 +19,6 @@ from semel.errors import UnavailableError
 from semel.ledger import Ledger
 from semel.ledger.migrate import migrate
 from semel.pipeline.spec import Spec
-from semel.plan import plan
 from semel.spark import check
 
 WINDOW = {"record_time": "at", "window": {"size": "1 hour", "zone": "UTC"}}
@@ -213,7 +212,6 @@ def _(scene: Scene) -> str:
     schema = {"id": "string", "n": "bigint", "at": "timestamp", "more": "string"}
     scene.bench.spec(source={"schema": schema})
     scene.bench.write("in/2026-01-02.jsonl", events(20, 30))
-    scene.mend = lambda: main(["accept", "events", "--columns"])
     return "semel run events"
 
 

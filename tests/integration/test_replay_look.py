@@ -10,6 +10,7 @@ import pytest
 from fixtures.batches.account import quiet, run
 from fixtures.batches.replays import BAD, BY_DAY, admitted, replayed, two_batches, wider
 from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
 from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.cli import main
@@ -62,8 +63,8 @@ def test_show_and_batches(bench: Workbench, ledger: Ledger, command: Any) -> Non
     claims = [json.loads(command("show", n, "--json"))["claims"] for n in ("1", "3")]
     assert claims[0] == claims[1] != []
     said = command("batches", spec.name)
-    for words in ("again (replays 1, generation 2; replaced by 4)", "r1 (replaced by 3)",
-                  "once more (replays 1, generation 3)"):  # fmt: skip
+    for words in ("(replays 1, generation 2; replaced by 4) again", "(replaced by 3) r1",
+                  "(replays 1, generation 3) once more"):  # fmt: skip
         assert words in " ".join(said.split())
     found = json.loads(command("batches", spec.name, "--json"))["batches"]
     assert [(r["replays"], r["generation"], r["replaced_by"]) for r in found] == [
@@ -145,5 +146,25 @@ def test_what_was_admitted(bench: Workbench, ledger: Ledger, command: Any) -> No
     assert (left.source, left.line, left.reason) == (path, 7, "malformed")
     assert "admits: 1\nadmission: 1\n" in command("show", "2")
     assert "claim of batch 1: '" in command("show", "2")
-    assert "q (judges dead letters of 1)" in " ".join(command("batches", spec.name).split())
+    assert "(judges dead letters of 1) q" in " ".join(command("batches", spec.name).split())
     assert layout.marker(layout.of(spec), 2).exists()
+
+
+# Attacks RP11.
+def test_a_batch_that_reaches_beyond_the_interval(
+    bench: Workbench, ledger: Ledger, shell: Shell
+) -> None:
+    """A batch of three days is not left out when two of them are replayed: the request is refused,
+    and its next step names the interval that has all of the batch.
+    """
+    source = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl"}
+    spec = bench.spec(source=source)
+    for day in (1, 2, 3):
+        bench.write(f"in/day-2026-03-0{day}.jsonl", events(10 * day, 10 * day + 5))
+    first, last = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 4, tzinfo=UTC)
+    run(ledger, spec, "r1", interval=(first, last))
+    shell.fails("semel replay events --interval 2026-03-01 2026-03-03 --dry-run")
+    why, step = shell.err.strip().splitlines()
+    assert "batch 1 of 2026-03-01T00:00:00+00:00 to 2026-03-04T00:00:00+00:00 has some of" in why
+    assert step.startswith("next: semel replay events --interval 2026-03-01T00:00:00+00:00 2026-03-04")
+    assert "batch 1 of " in shell.runs(step.removeprefix("next: "))

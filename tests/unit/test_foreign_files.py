@@ -97,7 +97,7 @@ HEADERS = [
     (b" \nid,n\n1,2\n", "first line is empty"),
     (b'"id,n\n1,2\n', "cannot be read"),
     (b'"id"x,n\n1,2\n', "cannot be read"),
-    (b"id;n\n1;2\n", "names"),
+    (b"id;n\n1;2\n", "does not name"),
 ]
 """(text, bytes of its header, or why it is refused)"""
 

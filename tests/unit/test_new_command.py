@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -285,6 +286,7 @@ def terminal(
     child, screen = pty.fork()
     if not child:
         os.environ["TERM"] = "dumb"
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Who runs the tests may ignore it.
         os.execv(sys.executable, [sys.executable, "-m", "semel", *words])
     os.write(screen, "".join(f"{answer}\n" for answer in answers).encode())
     shown = b""

@@ -122,7 +122,9 @@ def test_a_listing_is_in_order_and_cut_as_a_list_is(monkeypatch: pytest.MonkeyPa
     objects = [Object(key=f"{n}.jsonl", size=n + 1, etag=f"e/{n}", modified=when)
                for n, when in enumerate(times)]  # fmt: skip
     store = SimpleNamespace(list=lambda *_: iter([objects[:2], [], objects[2:]]))
-    declared = SimpleNamespace(pattern="*", interval_from=None, ordered=False, url="s3://b")
+    declared = SimpleNamespace(
+        pattern="*", interval_from=None, ordered=False, url="s3://b", format="jsonl"
+    )
     shown = listing.list_objects(SimpleNamespace(declared=declared), store, Scope())
     parts = [listing.part_of(one) for one in sorted(objects, key=lambda o: (o.modified, o.key))]
     assert list(shown.found) == parts and len(shown.found) == 7

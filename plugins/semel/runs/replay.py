@@ -88,10 +88,13 @@ def roots(
 
     `batches`: first and last number. `interval`: [start, end), which contains each batch's own
     interval, or its commit if the pipeline has no intervals. StateError: there are none.
+    TerminalError: a batch has some of the interval, and some of another time.
     """
     pipeline = pipelines.planned(ledger, spec.name)
     with ledger.transaction() as connection:
         found = _roots(connection, pipeline, batches=batches, interval=interval)
+        if interval:
+            _check_within(connection, pipeline, interval)
     if not found:
         what = f"batches {batches[0]} to {batches[1]}" if batches else _shown(interval)
         raise StateError(
@@ -293,6 +296,26 @@ def _roots(
         connection, "replay", "roots", pipeline_id=pipeline.pipeline_id,
         first=first, last=last, since=since, until=until,
     )  # fmt: skip
+
+
+# Keeps RP11.
+def _check_within(
+    connection: sa.Connection, pipeline: Pipeline, interval: tuple[datetime, datetime]
+) -> None:
+    """TerminalError: a batch would be left out that has some of the interval."""
+    values = {"pipeline_id": pipeline.pipeline_id, "since": interval[0], "until": interval[1]}
+    found = rows(connection, "replay", "beyond", **values)
+    if not found:
+        return
+    batch = found[0]
+    own = batch["interval_start"], batch["interval_end"]
+    wider = min(own[0], interval[0]), max(own[1], interval[1])
+    raise TerminalError(
+        f"batch {batch['batch_id']} of {_shown(own)} has some of {_shown(interval)}, and a batch is "
+        "replayed as a whole. Nothing was done. Give an interval that has all of it",
+        next=f"semel replay {pipeline.name} --interval "
+        f"{' '.join(end.isoformat() for end in wider)} --dry-run",
+    )
 
 
 def _root(ledger: Ledger, pipeline: Pipeline, spec: Spec, root: int) -> Row:

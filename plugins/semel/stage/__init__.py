@@ -283,7 +283,7 @@ def _seal(
         raise TerminalError(
             f"batch {batch.batch_id}: its output has the columns {schema}, and {spec.name}'s "
             f"output had {pipeline.sink_schema}; {_otherwise(spec)}",
-            next=AGAIN,
+            next=AGAIN if spec.aggregate else f"semel accept {spec.name} --columns",
         )
     columns = [(name, arrow_type(text)) for name, text in outcome.sink_schema]
     sink.check_staged(pa.schema(columns), [file for file in staged if file.kind is Kind.DATA])
