@@ -124,7 +124,7 @@ def _notes(answer: "Days", items: str, unit: str) -> list[str]:
     if answer.newest_complete:
         lines.append(
             f"the newest complete window: {interval(*answer.newest_complete)}; "
-            f"`semel windows {answer.pipeline}` lists all"
+            f"`semel windows {answer.pipeline}` lists the newest"
         )
     todo = _commands(answer)
     lines += [f"next: {command}" for command in todo[:FILES_NAMED_MAX]]
