@@ -3,11 +3,11 @@
 import json
 import os
 import pty
-import select
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -282,8 +282,7 @@ def terminal(
     bench: Workbench, words: list[str], answers: list[str], *, stop_at: bytes | None = None
 ) -> tuple[int, str]:
     """The exit code and the screen of a command on a terminal, where these answers are typed.
-    `stop_at`: Ctrl-C is typed once that is on the screen, and again until the command ends: Python
-    sees one that comes just before it reads only when another one ends the read.
+    `stop_at`: Ctrl-C is typed when that is on the screen, and a person has read it.
     """
     child, screen = pty.fork()
     if not child:
@@ -300,9 +299,10 @@ def terminal(
         if not piece:
             break
         shown += piece
-        is_stopped = stop_at is not None and stop_at in shown
-        while is_stopped and not select.select([screen], [], [], 0.2)[0]:
+        if stop_at is not None and stop_at in shown:
+            time.sleep(0.5)
             os.write(screen, b"\x03")
+            stop_at = None
     _, status = os.waitpid(child, 0)
     os.close(screen)
     return os.waitstatus_to_exitcode(status), shown.decode()

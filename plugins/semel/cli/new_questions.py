@@ -1,5 +1,6 @@
 """What `semel new` asks on a terminal: each question has the guess as its answer."""
 
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ _TRIES_MAX = 5
 
 def asked(made: "Draft", tried: "Trial", read: "Samples") -> tuple["Draft", "Trial"]:
     """The draft with a person's answers, and its trial. typer.Abort: it is not to be written."""
+    # Arrow and polars have handlers of their own, by which a read of the terminal goes on.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _say(f"Read {read}: {count(tried.records, 'record')}, {tried.quarantined:,} of them quarantined.")
     _say(f"Enter takes what stands in brackets; {_NOTHING!r} leaves a key out.")
     for question in (_path, _types, _record_id, _record_time, _interval, _sink):
