@@ -72,7 +72,7 @@ def letters(
     total = batches = 0
     for marker in reversed(found):
         held = 0
-        for file in (*marker.of_kind(Kind.DEAD_LETTERS), *marker.of_kind(Kind.REFUSED)):
+        for file in files_of(marker):
             there = _count(marker, file, reason)
             if there and len(shown) < count:
                 shown += _read(spec, marker, file, reason, count - len(shown))
@@ -93,13 +93,18 @@ def raw_letters(spec: Spec, batch_id: int) -> Iterator[dict[str, Any]]:
     """
     marker = marker_of(spec, batch_id)
     names = {claim.source_partition_id: claim.name for claim in marker.ranges}
-    for file in (*marker.of_kind(Kind.DEAD_LETTERS), *marker.of_kind(Kind.REFUSED)):
+    for file in files_of(marker):
         rows = _rows(marker.path_of(file), None)
         for row in map(_refused_row, rows) if file.kind is Kind.REFUSED else rows:
             yield {
                 "source": names.get(row["source_partition_id"]),
                 **{key: row[key] for key in ("offset", "reason", "detail", "raw")},
             }
+
+
+def files_of(marker: Marker) -> tuple[MarkedFile, ...]:
+    """A batch's files of records that were set aside, and of rows that its target refused."""
+    return *marker.of_kind(Kind.DEAD_LETTERS), *marker.of_kind(Kind.REFUSED)
 
 
 def marker_of(spec: Spec, batch_id: int) -> Marker:

@@ -3,13 +3,11 @@
 Airflow authenticates nobody for a plugin's application: each route here names who may see it.
 """
 
-import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -21,7 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from semel import limits, pipeline
+from semel import limits
 from semel.airflow.page import (
     backfill,
     catalog,
@@ -37,10 +35,12 @@ from semel.airflow.page import (
 from semel.airflow.page.common import (
     FOLDER,
     PAGE_LOOK_SECONDS,
+    Files,
     MaySee,
     Since,
     Until,
     day,
+    declarations,
     is_paused,
     known,
     ledger,
@@ -72,9 +72,9 @@ from semel.errors import (
 from semel.model.batch import dag_run_of
 from semel.reports import intervals
 from semel.reports.days import days
-from semel.reports.progress import State
 from semel.reports.dead_letters import Letters
 from semel.reports.dead_letters import letters as letters_of
+from semel.reports.progress import State
 
 _HEADERS = {
     # No inline script, and nothing from elsewhere; Airflow's own pages may frame this one.
@@ -90,9 +90,8 @@ _HEADERS = {
 PAGE_CHECK_SECONDS = 60.0
 """How long the check of the pipelines' files is used while none of them changes."""
 
-_Files = tuple[tuple[Path, int, int], ...]
 _checks: Looks[Declared] = Looks(0.5, threads=1)
-_last_check: dict[_Files, Declared] = {}
+_last_check: dict[Files, Declared] = {}
 
 _Part = Literal["", "output", "letters"]
 
@@ -300,23 +299,22 @@ def _declared() -> tuple[Declared, bool]:
     checked, their names alone.
     """
     try:
-        files = [(path, os.stat(path)) for path in pipeline.declarations()]
+        state = declarations()
     except OSError:
-        files = []
-    state = tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in files)
+        state = ()
     turn = int(time.monotonic() / PAGE_CHECK_SECONDS)
     checked = _checks.at(f"{hash(state)} {turn}", lambda: _checked(state, turn))
     if checked is None and state in _last_check:
         checked = _last_check[state]
     if checked is None:
-        return Declared(names=frozenset(declared_name(path) for path, _ in files)), False
+        return Declared(names=frozenset(declared_name(path) for path, *_ in state)), False
     _last_check.clear()
     _last_check[state] = checked
     return checked, True
 
 
 @lru_cache(maxsize=1)
-def _checked(state: _Files, turn: int) -> Declared:  # noqa: ARG001 - the next turn checks again
+def _checked(state: Files, turn: int) -> Declared:  # noqa: ARG001 - the next turn checks again
     return shown.declared([path for path, *_ in state])
 
 

@@ -1,4 +1,5 @@
-"""A backfill of one interval, or of all missing intervals, from the page of days: shown first, then made by Airflow's own API.
+"""A backfill of one interval, or of all missing intervals, from the page of days: shown first, then
+made by Airflow's own API.
 
 Airflow's dialog for a backfill takes no values from an address (seen in 3.3.2): so this asks.
 """

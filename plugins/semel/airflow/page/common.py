@@ -114,6 +114,16 @@ def refuse_wrong(dag_id: str) -> None:
         pipeline.find(dag_id)
 
 
+Files = tuple[tuple[Path, int, int], ...]
+"""Files with their times of change and their sizes: others are other files."""
+
+
+def declarations() -> Files:
+    """The pipelines' files as they are now, by which what was read of all of them is kept."""
+    stats = ((path, path.stat()) for path in pipeline.declarations())
+    return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
+
+
 def is_paused(dag_id: str) -> bool:
     """Whether the DAG's runs wait."""
     dag = DagModel.get_dagmodel(dag_id)

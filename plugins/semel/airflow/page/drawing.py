@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from semel import pipeline, settings
-from semel.airflow.page.common import find_folders, page, soon
+from semel.airflow.page.common import declarations, find_folders, page, soon
 from semel.errors import SemelError
 
 router = APIRouter()
@@ -77,8 +77,7 @@ def show_lineage(request: Request, user: GetUserDep) -> HTMLResponse:
 
 def _files() -> tuple[object, ...]:
     """The declarations as they are now: to load 200 of them takes longer than a page waits."""
-    stats = ((path, path.stat()) for path in pipeline.declarations())
-    return (*settings.data_roots(), *((path, s.st_mtime_ns, s.st_size) for path, s in stats))
+    return *settings.data_roots(), *declarations()
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,6 @@ from semel import pipeline
 from semel.airflow.page.common import MayRead, MaySee, page, soon, spec_of
 from semel.errors import LimitError, RetryableError, SemelError
 from semel.formats import words
-from semel.model.manifest import Kind
 from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 from semel.reports import dead_letters
@@ -151,7 +150,7 @@ def _letters_file(spec: Spec, batch_id: int) -> bytes:
             break
         lines.append(line)
     marker = dead_letters.marker_of(spec, batch_id)
-    files = (*marker.of_kind(Kind.DEAD_LETTERS), *marker.of_kind(Kind.REFUSED))
+    files = dead_letters.files_of(marker)
     if left_out := sum(file.records for file in files) - len(lines):
         paths = [str(marker.path_of(file)) for file in files]
         lines.append(json.dumps({"left_out": left_out, "files": paths}).encode() + b"\n")

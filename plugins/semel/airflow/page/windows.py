@@ -1,6 +1,6 @@
 """The page of a pipeline's windows: what is complete, what was counted in each, and its plot."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated
 from zoneinfo import ZoneInfo
@@ -95,7 +95,7 @@ def windows(
         named=named,
         clock=partial(_clock, spec),
         zone=_zone(spec),
-        delay=spec.window.delay if spec.window else timedelta(),
+        delay=spec.delay,
         seen=seen,
         unseen=unseen,
         unread=seen.unread if seen and dated else None,
