@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -14,8 +15,7 @@ from checker import Found, assert_exact
 from fixtures.batches import account, replays
 from fixtures.batches.account import quiet, sql
 from fixtures.batches.workbench import Workbench, events
-from fixtures.bigquery.outlet import DECLARED
-from fixtures.objects.s3 import CONNECTION
+from fixtures.kinds import SINKS
 from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.commit import Committed, commit
@@ -26,20 +26,6 @@ from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.stage import stage
 
-_TABLE = {"type": "postgres", "connection": "warehouse", "table": "events", "create": True}
-
-SINKS = {
-    "files": {},
-    "append": _TABLE,
-    "upsert": {**_TABLE, "mode": "upsert", "key": ["id"]},
-    "bigquery": DECLARED,
-    "objects": {"type": "objects", "connection": CONNECTION, "format": "parquet"},
-    "delta": {"type": "delta", "table": "out/table"},
-    "topic": {"type": "kafka", "connection": "broker", "topic": "events", "key": "id"},
-}
-"""The sinks of the scene. Tables need the fixture `table`, BigQuery's `events_loaded`, objects
-`events_prefix`, the topic `events_topic`."""
-
 
 class Scene:
     """A pipeline with one finalized batch (r0), and two files that r1 and r2 will take.
@@ -48,9 +34,15 @@ class Scene:
     """
 
     def __init__(
-        self, bench: Workbench, ledger: Ledger, sink: str = "files", **changes: object
+        self,
+        bench: Workbench,
+        ledger: Ledger,
+        sink: str = "files",
+        declared: dict[str, Any] | None = None,
+        **changes: object,
     ) -> None:
-        self.bench, self.ledger, self.sink = bench, ledger, sink
+        self.bench, self.ledger = bench, ledger
+        self.sink, self.declared = sink, declared or {}
         first = bench.write("in/a.jsonl", events(0, 40))
         self.sources = [first]
         self.spec = self.declare(**changes)
@@ -63,14 +55,15 @@ class Scene:
     def empty(cls, bench: Workbench, ledger: Ledger, **changes: object) -> "Scene":
         """Without a batch, and without a source yet."""
         made = cls.__new__(cls)
-        made.bench, made.ledger, made.sink, made.sources = bench, ledger, "files", []
+        made.bench, made.ledger, made.sources = bench, ledger, []
+        made.sink, made.declared = "files", {}
         made.spec = made.declare(**changes)
         return made
 
     def declare(self, **changes: object) -> Spec:
         parts = {
             "dedup": {"shards": 2},
-            "sink": {"position_columns": True, **SINKS[self.sink]},
+            "sink": {"position_columns": True, **self.declared},
             # Room for one of the files, so that each plan takes one.
             "limits": {"bytes_per_batch_max": 4000},
         }
@@ -97,6 +90,22 @@ class Scene:
 @pytest.fixture
 def scene(bench: Workbench, ledger: Ledger) -> Scene:
     return Scene(bench, ledger)
+
+
+@pytest.fixture
+def scene_of(
+    bench: Workbench,
+    ledger: Ledger,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Scene]:
+    """A scene with a sink of `kinds.SINKS`, by its name, and a target of its own."""
+
+    def make(sink: str, **changes: object) -> Scene:
+        declared = SINKS[sink].scene(request, monkeypatch)
+        return Scene(bench, ledger, sink, declared, **changes)
+
+    return make
 
 
 def time_passes(ledger: Ledger, *, segments: bool = False, runs: bool = False) -> None:

@@ -8,16 +8,18 @@ takes a third of these, `make proof` runs all.
 
 import os
 import signal
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from fix_scene import SINKS, Scene, live_runs, outputs, payload_tables, staged_folders, time_passes
+from fix_scene import Scene, live_runs, outputs, payload_tables, staged_folders, time_passes
 from fixtures.batches.account import committed, run, sql
 from fixtures.batches.faults import Child, Children, replaying
 from fixtures.batches.replays import hours_pass
 from fixtures.batches.workbench import Workbench, events
+from fixtures.kinds import SINKS
 from fixtures.postgres.server import lose
 from fixtures.postgres.warehouse import Warehouse
 from fixtures.postgres.wire import Wire
@@ -28,7 +30,6 @@ from semel.ledger import Ledger
 from semel.plan import plan
 from semel.repair.accept import accept_columns
 from tiers import SEED
-from workers import NEEDS_BROKER
 
 PACKAGE = Path(failpoints.__file__).parent
 
@@ -59,18 +60,6 @@ ACCEPTED = "sink.before_accepted"
 OF_TABLES = ("sink.before_commit", ACCEPTED)
 """What only a sink in a database passes."""
 
-OF_TOPICS = ("sink.after_fence", "sink.before_cut", "sink.after_cut")
-"""What only a Kafka topic as a sink passes."""
-
-OF_LOADS = ("sink.before_load", "sink.after_load")
-"""What only a table of BigQuery as a sink passes."""
-
-OF_PUTS = ("sink.before_put", "sink.after_put", "sink.before_copy", "sink.after_copy")
-"""What only objects as a sink pass."""
-
-OF_COMMITS = ("sink.before_file", "sink.after_file", "sink.before_delta", "sink.after_delta")
-"""What only a Delta table as a sink passes."""
-
 REPLACES = ("finalize.before_replace", "finalize.before_rename", "finalize.after_rename")
 OF_REPLAYS = (
     "replay.before_write", "replay.after_write", *REPLACES, "collect.before_removed",
@@ -93,8 +82,6 @@ BEHIND_COMMIT = ("finalize", "sink", "accept", "adopt")
 OF_UPSERT = ("finalize", "sink")
 """All else is the same in both modes of a table, and where a service is the sink."""
 
-TAKE_NO_REPLAY = ("upsert", "bigquery", "delta", "topic")
-
 
 def scripts(sink: str, point: str) -> list[str]:
     """Whose death at a point is tried."""
@@ -110,19 +97,15 @@ def scripts(sink: str, point: str) -> list[str]:
     found = ["leased" if point in LEASE else "contested"]
     if point in IN_COLLECT:
         found.append("collecting")
-    if sink not in TAKE_NO_REPLAY and verb in IN_REPLAYS and point not in (*NOT_IN_REPLAYS, *LEASE):
+    if SINKS[sink].takes_replays and verb in IN_REPLAYS and point not in (*NOT_IN_REPLAYS, *LEASE):
         found.append("replaying")
     return found
 
 
 def points(sink: str) -> list[str]:
     """What is passed on the way to a sink; of others only what append does not pass alike."""
-    own = {
-        "append": OF_TABLES, "upsert": OF_TABLES, "topic": OF_TOPICS, "bigquery": OF_LOADS,
-        "objects": OF_PUTS, "delta": OF_COMMITS,
-    }  # fmt: skip
-    all_of = {*OF_TABLES, *OF_TOPICS, *OF_LOADS, *OF_PUTS, *OF_COMMITS}
-    not_passed = all_of.difference(own.get(sink, ()))
+    of_any = {point for kind in SINKS.values() for point in kind.fault_points()}
+    not_passed = of_any.difference(SINKS[sink].fault_points())
     passed = [point for point in failpoints.points() if point not in not_passed]
     if sink == "files":
         return passed
@@ -135,9 +118,9 @@ def points(sink: str) -> list[str]:
 def is_long(sink: str, point: str) -> bool:
     """Whether `make proof` alone tries a point with this sink."""
     verb = point.partition(".")[0]
-    return sink in TAKE_NO_REPLAY and verb != "sink" or (
-        sink == "append" and verb not in BEHIND_COMMIT
-    )
+    if not SINKS[sink].takes_replays:
+        return verb != "sink"
+    return sink == "append" and verb not in BEHIND_COMMIT
 
 
 def cases() -> list:
@@ -157,7 +140,7 @@ def cases() -> list:
                 # A batch that is no replay dies there in each way.
                 short &= point.partition(".")[0] in BEHIND_COMMIT
             marks = [] if short else [pytest.mark.proof]
-            marks += [NEEDS_BROKER] if sink == "topic" else []
+            marks += SINKS[sink].marks
             name = f"{sink}-{script}-{point}-{kind}-{companion}"
             found.append(pytest.param(sink, script, point, kind, companion, id=name, marks=marks))
     return found
@@ -208,33 +191,27 @@ class Deaths:
 
 @pytest.fixture
 def scenes(
-    bench: Workbench, ledger: Ledger, table: Warehouse, request: pytest.FixtureRequest
+    bench: Workbench, ledger: Ledger, table: Warehouse, scene_of: Callable[..., Scene]
 ) -> "Scenes":
-    return Scenes(bench, ledger, table, request)
+    return Scenes(bench, ledger, table, scene_of)
 
 
 class Scenes:
     """What there is before each script."""
 
     def __init__(
-        self, bench: Workbench, ledger: Ledger, table: Warehouse, request: pytest.FixtureRequest
+        self, bench: Workbench, ledger: Ledger, table: Warehouse, scene_of: Callable[..., Scene]
     ) -> None:
-        self.bench, self.ledger, self.table, self.request = bench, ledger, table, request
+        self.bench, self.ledger, self.table, self.scene_of = bench, ledger, table, scene_of
 
     def make(self, sink: str, script: str, point: str) -> Scene:
-        if sink == "topic":
-            self.request.getfixturevalue("events_topic")
-        if sink == "bigquery":
-            self.request.getfixturevalue("events_loaded")
-        if sink == "objects":
-            self.request.getfixturevalue("events_prefix")
         changes = {}
         if point in FLOOR:
             changes["record_time"] = "at"
             changes["dedup"] = {"shards": 2, "scope": "bucket", "horizon": "3650d"}
         if script == "exacting":
             changes["guarantee"] = "at_least_once"
-        scene = Scene(self.bench, self.ledger, sink, **changes)
+        scene = self.scene_of(sink, **changes)
         if script == "abandoning":
             plan(self.ledger, scene.spec, "r1")
         elif script == "accepting":
@@ -333,7 +310,7 @@ def test_killed_and_killed_again(
     elif script not in ("contested", "leased"):
         assert children.start(script).ended() == (0, None)
     found = scene.finish("r1", "r2", "r3", "r4")
-    replays = sink not in TAKE_NO_REPLAY and script in ("replaying", "collecting")
+    replays = SINKS[sink].takes_replays and script in ("replaying", "collecting")
     assert found.generations[1] == (2 if replays else 1)
     if twin:
         if stands or script not in ("adopting", "refusing", "exacting"):

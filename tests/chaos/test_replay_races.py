@@ -26,13 +26,13 @@ from fix_scene import (
 from fixtures.batches.account import sql
 from fixtures.batches.faults import collecting, dies_at
 from fixtures.batches.replays import falls_silent, hours_pass
-from fixtures.batches.workbench import Workbench, events
+from fixtures.batches.workbench import events
 from schedule import Played, every_order
 from semel import failpoints
 from semel.archive import layout
 from semel.errors import AttemptLostError, CorruptionError, RetryableError, StateError
 from semel.failpoints import FaultError
-from semel.ledger import Ledger, heartbeat
+from semel.ledger import heartbeat
 from semel.runs import replay
 
 FINALIZE = [
@@ -407,15 +407,14 @@ def test_a_replay_waits_for_no_lease(scene: Scene, monkeypatch: pytest.MonkeyPat
 
 
 # Attacks RP5, RP6, PG9.
-@pytest.mark.usefixtures("table")
 @pytest.mark.parametrize("generation", [1, 2])
 def test_a_late_finalizer_of_a_table_changes_nothing(
-    bench: Workbench, ledger: Ledger, generation: int
+    scene_of: Callable[..., Scene], generation: int
 ) -> None:
     """What its twin landed was replaced since, wherever it stood: it lands nothing again, and is
     told that it is done.
     """
-    scene = Scene(bench, ledger, "append")
+    scene = scene_of("append")
     for at, point in enumerate(OF_A_TABLE if generation == 1 else (*OF_A_TABLE, *REPLACES)):
         if generation == 1:
             scene.add(f"d{at}.jsonl", events(100 + 10 * at, 115 + 10 * at))

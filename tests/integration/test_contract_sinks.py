@@ -1,4 +1,4 @@
-"""The contract of sinks, by one suite for all: another sink is another entry of SINKS."""
+"""The contract of sinks, by one suite for all: another kind is an entry of fixtures/kinds.py."""
 
 import os
 import shutil
@@ -16,12 +16,8 @@ import pytest
 from fixtures.batches.account import quiet
 from fixtures.batches.faults import dies_at
 from fixtures.batches.workbench import Workbench, events
-from fixtures.bigquery.outlet import BigTable
-from fixtures.contract.sinks import Files, Place
-from fixtures.delta.outlet import Delta
-from fixtures.kafka.outlet import Topic
-from fixtures.objects.outlet import Prefix
-from fixtures.postgres.warehouse import Table
+from fixtures.contract.sinks import Place
+from fixtures.kinds import PLACES, place_of
 from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.archive import layout
@@ -36,32 +32,15 @@ from semel.runs import replay
 from semel.runs.run import run_batch
 from semel.sinks import Presence, Won
 from semel.stage import stage
-from workers import NEEDS_BROKER
 
-SINKS = (
-    "parquet", "jsonl", "csv", "append", "upsert", "bigquery", "objects", "objects-jsonl",
-    "delta", "delta-s3",
-    pytest.param("topic", marks=NEEDS_BROKER),
-)  # fmt: skip
 WAIT_SECONDS = 30
 
 
-@pytest.fixture(params=SINKS)
+@pytest.fixture(params=PLACES)
 def place(
     request: pytest.FixtureRequest, bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> Place:
-    if request.param in ("append", "upsert"):
-        return Table(bench, request.getfixturevalue("warehouse"), monkeypatch, request.param)
-    if request.param == "topic":
-        return Topic(bench, request.getfixturevalue("kafka"), monkeypatch)
-    if request.param == "bigquery":
-        return BigTable(bench, request.getfixturevalue("bigquery"), monkeypatch)
-    kind, _, form = request.param.partition("-")
-    if kind == "delta":
-        return Delta(bench, request.getfixturevalue("s3") if form else None)
-    if kind == "objects":
-        return Prefix(bench, request.getfixturevalue("s3"), form or "parquet")
-    return Files(bench, request.param)
+    return place_of(request.param, request, bench, monkeypatch)
 
 
 def rows(start: int, stop: int, batch_id: int = 1) -> list[tuple[int, str]]:
