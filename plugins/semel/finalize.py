@@ -71,6 +71,8 @@ def finalize(
         if now["status"] == BatchStatus.FINALIZED:
             return _finalize(ledger, spec, batch_id, accepting=accepting)
         if not isinstance(error, OSError):
+            # The audit, which the error's class names, sees no batch before its marker.
+            error.next = error.next or AGAIN
             raise
         raise RetryableError(
             f"batch {batch_id}: {error}; it has committed and stays so. Fix the file system of "
@@ -153,10 +155,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         failpoints.point("finalize.before_finalized")
     failpoints.point("finalize.after_finalized")
     if now["status"] != BatchStatus.FINALIZED:
-        raise StateError(
-            f"batch {batch_id} is {now['status']}, expected committed or finalized",
-            next=f"semel show {content['batch_id']}",
-        )
+        raise StateError(f"batch {batch_id} is {now['status']}, expected committed or finalized")
     # Keeps F8.
     remove_folder(layout.attempt(root, batch_id, won["fence"]))
     failpoints.point("finalize.after_clean")

@@ -10,6 +10,7 @@ removed. So a finalizer that was paused all that time finds nothing left to rena
 import io
 import json
 import os
+import shlex
 from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC
@@ -380,7 +381,7 @@ def _rename(folder: Path, path: Path, content: dict[str, Any]) -> None:
     except FileNotFoundError as error:
         raise CorruptionError(
             f"the folder {folder} is gone, which the new marker {path} is written in first; "
-            f"nothing was touched. Make that folder again: mkdir -p {folder}",
+            f"nothing was touched. Make that folder again: mkdir -p {shlex.quote(str(folder))}",
             next=AGAIN,
         ) from error
     failpoints.point("finalize.after_rename")

@@ -66,7 +66,7 @@ def compare(
         raise TerminalError(
             f"{spec.name} and {other.name} do not count the same: record_time, window and aggregate "
             "are to be equal; compare pipelines that should give the same rows",
-            next=f"semel validate {other.name}",
+            next=NO_STEP,
         )
     chosen = choose(ledger, spec, wanted)
     with Engine("differences", memory_limit=f"{COMPARE_MEMORY_BYTES >> 20}MiB") as engine:

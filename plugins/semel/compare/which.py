@@ -94,11 +94,16 @@ def choose(ledger: Ledger, spec: Spec, wanted: Range) -> Chosen:
     root = Path(pipeline.archive_path)
     found = [read_marker(layout.marker(root, n), spec.sink_path()) for n in numbers]
     for marker in found:
-        if marker.of_kind(Kind.REFUSED) or marker.erased:
+        if marker.erased:
             raise TerminalError(
-                f"the table refused rows of batch {marker.batch_id}, or some were erased, as a "
-                "person accepted: its output is not what the batch made; compare a range without "
-                "it",
+                f"data of batch {marker.batch_id} were erased, as a person recorded: its output is "
+                "not what the batch made; compare a range without it",
+                next=f"semel show {marker.batch_id}",
+            )
+        if marker.of_kind(Kind.REFUSED):
+            raise TerminalError(
+                f"the table refused rows of batch {marker.batch_id}, as a person accepted: its "
+                "output is not what the batch made; compare a range without it",
                 next=f"semel letters {spec.name} --batch {marker.batch_id}",
             )
         if marker.spec.record_id and marker.exact == spec.by_position:

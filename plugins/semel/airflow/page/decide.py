@@ -184,7 +184,7 @@ def _planned(dag_id: str, batch_id: int) -> shown.Planned:
     if found is None:
         raise HTTPException(404, f"{dag_id} has no batch {batch_id}")
     if found.status == "abandoned":
-        raise StateError(f"batch {batch_id} is abandoned already", next=f"semel show {batch_id}")
+        raise StateError(f"batch {batch_id} is abandoned already")
     if found.status != "planned":
         raise StateError(
             f"batch {batch_id} is {found.status}, so it cannot be abandoned: only a batch that "
