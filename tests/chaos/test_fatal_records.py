@@ -10,6 +10,7 @@ from fixtures.batches import account
 from fixtures.batches.account import settled
 from fixtures.batches.faults import Children
 from fixtures.batches.workbench import Workbench
+from fixtures.commands.shell import Shell
 from fixtures.kafka.broker import Kafka
 from fixtures.kafka.topics import Topic
 from semel.formats import jsonfaults, records
@@ -64,7 +65,7 @@ def test_the_search_says_nothing_of_itself(capfd: pytest.CaptureFixture[str]) ->
 
 
 def test_the_record_is_named_and_the_advice_works(
-    bench: Workbench, ledger: Ledger, prices: Spec, run
+    bench: Workbench, prices: Spec, shell: Shell, run
 ) -> None:
     """Two attempts die of a record. The third one names its file, line and signal, before it reads
     anything itself; with the record taken out and the batch given up, the next run is exact.
@@ -76,12 +77,12 @@ def test_the_record_is_named_and_the_advice_works(
     file = bench.data / "in" / "a.jsonl"
     file.write_text("\n".join(lines) + "\n")
     assert [run()[0] for _ in range(2)] == [-signal.SIGSEGV] * 2
-    code, said = run()
+    step = shell.fails("semel run events --request r1")
     byte = len("\n".join(good[:700])) + 1
     place = f"'{file}' line 701 (byte {byte}) (split 0, signal 11, Segmentation fault)"
-    assert code == 1 and said.startswith("TerminalError: batch 1: ") and place in said
+    assert "batch 1: " in shell.err and place in shell.err
     file.write_text("\n".join(good) + "\n")
-    abandon(ledger, 1, "its record ends who reads it")
+    shell.runs(step)
     assert run() == (0, "")
     assert len(settled(prices).rows) == 2_000
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import steps
 from fixtures.batches.account import advised, committed, ids, quiet, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
@@ -205,6 +206,20 @@ def test_a_task_of_an_abandoned_batch(bench: Workbench, ledger: Ledger, shell: S
     lines = said(lambda: stage(ledger, spec, batch, LocalEngine()), spec, "stage", batch)
     assert lines[-1] == "next: clear the whole run"
     shell.runs(f"semel run events --request {key}")
+    assert settled(spec).ids == ids(0, 8)
+
+
+def test_a_task_of_another_declaration(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """Its run is cleared whole: the same request plans its batch anew, by the new declaration."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 8))
+    key = "airflow:events:manual__1"
+    batch = plan(ledger, spec, key).batch.batch_id
+    spec = bench.spec(sink={"position_columns": True})
+    lines = said(lambda: stage(ledger, spec, batch, LocalEngine()), spec, "stage", batch)
+    assert lines[-1] == "next: clear the whole run"
+    shell.runs(f"semel run events --request {key}")
+    steps.typed_in_a_shell("clear the whole run")
     assert settled(spec).ids == ids(0, 8)
 
 

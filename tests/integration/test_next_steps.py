@@ -136,7 +136,7 @@ def _(scene: Scene) -> str:
     return "semel run events"
 
 
-@at("runs/requarantine.py:letters_left#2")
+@at("runs/requarantine.py:letters_left")
 def _(scene: Scene) -> str:
     spec = scene.bench.spec()
     scene.bench.write("in/2026-01-01.jsonl", events(0, 10))

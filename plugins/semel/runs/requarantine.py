@@ -79,8 +79,7 @@ def letters_left(ledger: Ledger, spec: Spec, root: int) -> int:
         of = batch.admits or batch.replays
         raise StateError(
             f"batch {root} has judged no records first: it takes records of batch {of} again; name "
-            "that batch",
-            next=f"semel replay {spec.name} --batches {of} --requarantine",
+            "that batch"
         )
     if batch.status is not BatchStatus.FINALIZED:
         raise StateError(

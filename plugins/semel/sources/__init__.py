@@ -502,13 +502,13 @@ class Source(ABC):
         return None
 
 
-def in_table(pipeline: str, table: str) -> TerminalError:
+def in_table(table: str) -> TerminalError:
     """The error of a source whose pattern finds files of a Delta table."""
     return TerminalError(
         f"{table}: it is a Delta table, and the source's pattern finds its files. Some of them may "
         "be of no version of the table, or of an earlier one. Nothing was planned. Narrow the source "
         "to other folders",
-        next=f"semel validate {pipeline}",
+        next=AGAIN,
     )
 
 

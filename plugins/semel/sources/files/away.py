@@ -58,13 +58,11 @@ def put_away(context: Context, known: Partition, fingerprint: Callable[[str], st
         raise SourceError(
             f"{known.name!r} is finalized and was left: {str(target)!r} is another file; move that "
             "one aside",
-            next=f"semel collect {context.name}",
         ) from error
     except OSError as error:
         raise SourceError(
             f"{known.name!r} is finalized and was left: {error.strerror}; "
             f"{str(target.parent)!r} must be a folder of the same file system that this user may "
             "write to",
-            next=f"semel collect {context.name}",
         ) from error
     return True

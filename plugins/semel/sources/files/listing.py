@@ -120,7 +120,7 @@ def _check_tables(context: Context, root: Path, folders: set[str]) -> None:
     below = {str(root / folder) for folder in folders}
     for folder in sorted({*below, *above, *map(str, root.parents if folders else ())}):
         if os.path.isdir(os.path.join(folder, TABLE_LOG)):
-            raise in_table(context.name, folder)
+            raise in_table(folder)
 
 
 def _closed_folders(root: Path, pattern: str) -> list[Refusal]:

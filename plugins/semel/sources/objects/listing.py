@@ -156,7 +156,7 @@ def _check_tables(context: Context, names: pa.Array, tables: set[str]) -> None:
     for table in sorted(tables):
         below = pc.any(pc.starts_with(names, f"{table}/".removeprefix("/"))).as_py()
         if below:
-            raise in_table(context.name, context.declared.url.rstrip("/") + table)
+            raise in_table(context.declared.url.rstrip("/") + table)
 
 
 def _tables_above(store: Store, scope: Scope) -> Iterator[str]:

@@ -312,7 +312,6 @@ class Segments(SealedSource):
             raise SourceError(
                 f"{known.name!r} is finalized, and was left in the spool: {error.strerror}; this "
                 f"user must be able to write to {str(self.sealed)!r}",
-                next=f"semel collect {self.context.name}",
             ) from error
         return True
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from semel.declare.context import Context
-from semel.errors import AGAIN, SourceError
+from semel.errors import SourceError
 from semel.model.batch import Claim
 from semel.model.split import Split
 from semel.sources import (
@@ -103,7 +103,7 @@ class SealedSource(Opens, Source):
     def check_columns(self, found: Collection[Claim], batch_id: int) -> None:
         for looked in self.look_again(found, batch_id):
             if why := looked.refused:
-                raise SourceError(f"{why.name!r}: {why.detail}", next=AGAIN)
+                raise SourceError(f"{why.name!r}: {why.detail}")
 
     def look_again(self, found: Collection[Claim], batch_id: int) -> Iterable[Looked]:
         """The parts of claims as they look to the declaration of now. SourceError as in `check`."""
