@@ -285,7 +285,7 @@ OF_SECONDS: dict[str, Removal] = {
     "what is not in another spool is not gone":
         code("sources.queue.source:Segments.match", "gone=there, ", new=""),
     "an object that was replaced waits for a person": code(
-        "sources.objects.matching:judge", "Own.OTHER: Does.REPLACED", new="Own.OTHER: Does.GO_ON"
+        "sources.objects.matching:_own", "Own.OTHER if held.reached", new="Own.UNREAD if held.reached"
     ),
     "each read names the etag": all_of(
         *(code(f"clients.objects:Store.{name}", '{"if_match": f\'"{etag}"\', "range"',

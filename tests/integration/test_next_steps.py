@@ -186,7 +186,7 @@ def _(scene: Scene) -> str:
     return "semel accept events in/2026-01-02.jsonl"
 
 
-@at("sources/sealed/matching.py:word")
+@at("sources/sealed/matching.py:unrefused")
 def _(scene: Scene) -> str:
     scene.table()
     run(scene.ledger, scene.bench.spec(source=PARQUET), "r1")
@@ -195,7 +195,7 @@ def _(scene: Scene) -> str:
     return "semel accept events in/b.parquet"
 
 
-@at("sources/sealed/matching.py:word#2")
+@at("sources/sealed/matching.py:word")
 def _(scene: Scene) -> str:
     path = scene.table()
     run(scene.ledger, scene.bench.spec(source=PARQUET), "r1")
@@ -213,17 +213,6 @@ def _(scene: Scene) -> str:
     scene.bench.spec(source={"schema": schema})
     scene.bench.write("in/2026-01-02.jsonl", events(20, 30))
     return "semel run events"
-
-
-@at("sources/pipeline/matching.py:word#2")
-def _(scene: Scene) -> str:
-    scene.batch()
-    schema = {"id": "string", "n": "bigint", "at": "timestamp"}
-    source = {"type": "pipeline", "pipeline": "events", "schema": schema}
-    run(scene.ledger, scene.bench.spec("below", source=source), "r2")
-    scene.bench.write("in/2026-01-02.jsonl", events(20, 30))
-    run(scene.ledger, scene.bench.spec(), "r3")
-    return "semel accept below events/b00000003"
 
 
 @at("archive/owned.py:refuse_traces")

@@ -7,7 +7,6 @@ read by itself. A copy under another key is another object.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Protocol
 
 from semel.errors import SourceError
@@ -20,11 +19,21 @@ from semel.sources import (
     Window,
     Word,
     accept_command,
-    accepting,
     in_window,
 )
 from semel.sources.objects.listing import ObjectListing, ObjectPart
-from semel.sources.sealed.matching import refusal, show
+from semel.sources.sealed.matching import (
+    Does,
+    Own,
+    Twin,
+    by_name,
+    judge,
+    new_word,
+    offer_of,
+    refusal,
+    show,
+    unrefused,
+)
 from semel.sources.sealed.parts import Looked, Opens, PartOffer
 
 Look = Callable[[list[ObjectPart]], Iterable[Looked]]
@@ -38,38 +47,17 @@ class OpensObjects(Opens, Protocol):
         """Whether an object is read once, as one range."""
 
 
-class Own(StrEnum):
-    """What is known under an object's key."""
-
-    NOTHING = "nothing"
-    UNREAD = "unread"
-    """Another object, of which nothing was claimed."""
-    SAME = "same"
-    """This object."""
-    OTHER = "other"
-    """Another object, of which something was claimed."""
-
-
-class Does(StrEnum):
-    """What a plan does with an object."""
-
-    BEGIN = "begin"
-    GO_ON = "go on"
-    REPLACED = "replaced"
-    """A refusal: a person decides."""
-
-
-# Keeps OB1.
-def judge(own: Own) -> Does:
-    """The decision table."""
-    return {Own.NOTHING: Does.BEGIN, Own.OTHER: Does.REPLACED}.get(own, Does.GO_ON)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Judged:
     part: ObjectPart
     held: Partition | None
     own: Own
+
+    # Keeps OB1.
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a person decides, by the table of sealed parts. A copy is another object."""
+        return judge(self.own, Twin.NONE, by_position=True) is Does.CHANGED
 
     @property
     def is_read(self) -> bool:
@@ -78,11 +66,8 @@ class _Judged:
 
 
 def _judged(known: Known, parts: list[ObjectPart]) -> list[_Judged]:
-    """Each part against the partition of its key: the open one, else the newest that was closed."""
-    held = {k.name: k for k in known.partitions}
-    new = [part.name for part in parts if part.name not in held]
-    closed = known.rows("sealed", "closed", names=new) if new else []
-    held |= {r["name"]: Partition(**r) for r in closed}
+    """Each part, with the partition of its key and what the ledger knows under that."""
+    held = by_name(known, parts)
     return [
         _Judged(part=part, held=was, own=_own(part, was))
         for part, was in ((part, held.get(part.name)) for part in parts)
@@ -91,7 +76,7 @@ def _judged(known: Known, parts: list[ObjectPart]) -> list[_Judged]:
 
 def _own(part: ObjectPart, held: Partition | None) -> Own:
     if held is None:
-        return Own.NOTHING
+        return Own.FREE
     if held.fingerprint == part.fingerprint:
         return Own.SAME
     return Own.OTHER if held.reached else Own.UNREAD
@@ -107,18 +92,18 @@ def match(
     # Keeps OB16.
     asked = [
         replace(one.part, doubtful=one.part.name in doubtful) for one in judged
-        if judge(one.own) is not Does.REPLACED and not one.is_read
+        if not one.is_replaced and not one.is_read
         and (in_window(one.part.when, window) or one.part.name in doubtful)
     ]  # fmt: skip
     looked = {one.part.name: one for one in look(asked)}
     for one in judged:
         found = looked.get(one.part.name)
-        if judge(one.own) is Does.REPLACED:
+        if one.is_replaced:
             refused.append(_replaced(source, one))
         elif found is not None and found.refused:
             refused.append(found.refused)
         elif found is not None and in_window(one.part.when, window):
-            offers.append(offer_of(source, one.part, found, one.held))
+            offers.append(_offer_of(source, found, one.held))
             if one.held is None and not found.rows:
                 begun.append(offers[-1])
         elif one.held is not None:
@@ -158,30 +143,19 @@ def _gone(shown: ObjectListing, known: Known) -> list[Gone]:
     return gone
 
 
-def offer_of(
-    source: OpensObjects, part: ObjectPart, looked: Looked, held: Partition | None
-) -> PartOffer:
+def _offer_of(source: OpensObjects, looked: Looked, held: Partition | None) -> PartOffer:
     """What may be read of an object."""
-    return PartOffer(
-        name=part.name,
-        identity=part.identity,
-        fingerprint=part.fingerprint,
-        known=held,
-        end=looked.rows,
-        whole=source.is_whole_key(part.name),
-        seen=looked.rows,
-        ahead=looked.rows,
-        evidence={"bytes": part.length, "content": part.fingerprint, "etag": part.etag},
-        part=part,
-        length=part.length,
-        content=part.fingerprint,
-    )
+    part = looked.part
+    offer = offer_of(looked, held, part.fingerprint, end=looked.rows)
+    evidence = {"bytes": part.length, "content": part.fingerprint, "etag": part.etag}
+    return replace(offer, whole=source.is_whole_key(part.name), evidence=evidence)
 
 
 def _as_it_was(source: OpensObjects, one: _Judged) -> PartOffer:
     """An object that is read, or whose time is another one: nothing of it may be read now."""
     rows = one.held.seen if one.own is Own.SAME else one.held.reached
-    offer = offer_of(source, one.part, Looked(part=one.part, length=0, rows=rows), one.held)
+    looked = Looked(part=one.part, length=one.part.length, rows=rows)
+    offer = _offer_of(source, looked, one.held)
     if one.own is not Own.SAME:  # It was never opened: the next plan looks at it again.
         offer = replace(offer, fingerprint=one.held.fingerprint, evidence={}, settled=False)
     return replace(offer, end=rows if one.is_read else 0)
@@ -193,27 +167,20 @@ def word(
 ) -> Word | None:
     """As `Source.accept`."""
     pipeline = source.context.name
-    found = _judged(known, [part for part in known.unsettled if part.name == name])
-    if not found or judge(found[0].own) is not Does.REPLACED:
-        if is_open and not same:
-            return None
-        raise SourceError(
-            f"{name!r} is not refused as an object that was replaced, so there is nothing to "
-            "accept",
-            next=f"semel gaps {pipeline}",
-        )
-    one = found[0]
-    if same or start:
-        raise SourceError(
-            f"{name!r} is another object than was read, and its positions are others: all of it "
-            "is accepted, or nothing",
-            next=accepting(pipeline, name),
-        )
-    (looked,) = look([one.part])
-    if looked.refused:
-        raise SourceError(f"{name!r}: {looked.refused.detail}")
-    offer = offer_of(source, one.part, looked, None)
-    return Word(offer=offer, ended=[] if one.held.closed else [one.held], superseded=[])
+    judged = _judged(known, [part for part in known.unsettled if part.name == name])
+    one = next((one for one in judged if one.is_replaced), None)
+    if one is None:
+        as_what = "an object that was replaced"
+        return unrefused(pipeline, name, as_what, may_be=is_open and not same)
+
+    def offer() -> PartOffer:
+        (looked,) = look([one.part])
+        if looked.refused:
+            raise SourceError(f"{name!r}: {looked.refused.detail}")
+        return _offer_of(source, looked, None)
+
+    as_what = "another object than was read, and its positions are others"
+    return new_word(pipeline, name, as_what, one.held, offer, same=same, start=start)
 
 
 def _replaced(source: OpensObjects, one: _Judged) -> Refusal:
@@ -225,4 +192,4 @@ def _replaced(source: OpensObjects, one: _Judged) -> Refusal:
     )
     if context.by_position:
         detail += "; without a record_id, what it repeats is written again"
-    return refusal(part, Does.REPLACED, detail)
+    return refusal(part, "replaced", detail)

@@ -35,7 +35,7 @@ from semel.sources.objects.times import outermost
 from semel.sources.sealed import claims, parquet
 from semel.sources.sealed.matching import refusal
 from semel.sources.sealed.parts import Looked, PartOffer
-from semel.sources.sealed.source import SealedSource
+from semel.sources.sealed.source import NamedSource
 
 if TYPE_CHECKING:
     from semel.formats.records import Block
@@ -59,7 +59,7 @@ def opened(context: Context) -> "Objects":
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objects(SealedSource):
+class Objects(NamedSource):
     """`source: {type: objects}`. `scope`: what `discover` lists."""
 
     context: Context
@@ -67,11 +67,16 @@ class Objects(SealedSource):
 
     @property
     def split_size(self) -> int:  # type: ignore[override]
-        return SealedSource.split_size if self._of_rows else SPLIT_BYTES
+        return NamedSource.split_size if self._of_rows else SPLIT_BYTES
 
     @property
     def _of_rows(self) -> bool:
         return source_format(self.context.declared.format).sealed
+
+    @property
+    def _of_lines(self) -> bool:
+        """Whether all of an object is lines that stand alone, whatever they are."""
+        return not self._of_rows and not formats.has_header(self.context)
 
     def _store(self) -> Store:
         return self.context.declared.opened_store()
@@ -105,21 +110,18 @@ class Objects(SealedSource):
         )
 
     def _look_at(self, parts: list[ObjectPart]) -> Iterable[Looked]:
-        lines = not self._of_rows and not formats.has_header(self.context)
-        if lines and not any(part.doubtful for part in parts):
+        if self._of_lines and not any(part.doubtful for part in parts):
             return map(self.look, parts)  # Nothing is asked: there may be very many.
-        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
-            return list(threads.map(self.look, parts))
+        return self.each(self.look, parts)
 
     # Keeps P14, P19.
     def look(self, part: ObjectPart) -> Looked:
         found = Looked(part=part, length=part.length, key=part.fingerprint, rows=part.length)
-        lines = not self._of_rows and not formats.has_header(self.context)
-        if lines and not part.doubtful:
+        if self._of_lines and not part.doubtful:
             return found  # All of it is lines, whatever they are.
         file = self._file(part.name, part.etag, part.length)
         try:
-            if lines:
+            if self._of_lines:
                 self._store().head(part.name)
                 return found
             if not self._of_rows:
@@ -202,29 +204,13 @@ class Objects(SealedSource):
         self.check(found, batch_id)
         return list(found)
 
-    # Keeps S6.
-    def check(self, found: Collection[Claim], batch_id: int) -> None:
-        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
-            for _ in threads.map(lambda claim: claims.proven(self, claim, batch_id), found):
-                pass
-
     def look_again(self, found: Collection[Claim], batch_id: int) -> Iterable[Looked]:
-        if not self._of_rows and not formats.has_header(self.context):
-            return []  # Each is lines, and no object is requested for that.
-        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
-            return list(threads.map(
-                lambda claim: self.look(claims.proven(self, claim, batch_id)), found
-            ))
+        # No object of lines is requested for that.
+        return [] if self._of_lines else super().look_again(found, batch_id)
 
-    def locate(self, partitions: list[Partition]) -> list[Partition | None]:
-        """Under their keys."""
-        there = {part.name: part for part in self.discover().found}
-        placed = []
-        for known in partitions:
-            part = there.get(known.name)
-            same = part and part.fingerprint == known.evidence.get("content")
-            placed.append(replace(known, fingerprint=part.fingerprint) if same else None)
-        return placed
+    def each(self, look: Callable[[Any], Any], asked: Iterable[Any]) -> Iterable[Any]:
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
+            return list(threads.map(look, asked))
 
     def is_whole_key(self, key: str) -> bool:
         """Whether an object is read once, as one range."""
@@ -302,8 +288,7 @@ class Objects(SealedSource):
 
     def joins(self, claim: Claim) -> bool:
         """A format whose lines stand alone, in an object that is not packed."""
-        alone = not formats.has_header(self.context) and not self._of_rows
-        return alone and not self.is_whole(claim)
+        return self._of_lines and not self.is_whole(claim)
 
     def text(self, split: "Split", batch_id: int) -> bytes:
         with self._claimed(split.claim, batch_id) as file:

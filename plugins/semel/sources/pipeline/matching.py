@@ -6,7 +6,6 @@ never reads the new content by itself: it waits for that batch, takes it over, o
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -21,9 +20,16 @@ from semel.sources import (
     Window,
     Word,
     accept_command,
-    accepting,
 )
-from semel.sources.sealed.matching import refusal, show, unreadable
+from semel.sources.sealed.matching import (
+    by_name,
+    new_word,
+    offer_of,
+    refusal,
+    show,
+    unreadable,
+    unrefused,
+)
 from semel.sources.sealed.parts import Listing, Looked, Opens, PartOffer
 
 
@@ -152,12 +158,12 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
         elif held_back and old is None:
             continue
         elif state.does is Does.WAIT:
-            offers.append(replace(offer_of(one, None), end=0))
+            offers.append(offer_of(one, None, one.key))
             notes.append(f"{one.part.name!r}: {state.holder} an output of it; plan waits for that")
         elif one.refused and goes_on is None:
             refused.append(one.refused)
         else:
-            offers.append(offer_of(one, goes_on))
+            offers.append(whole(one, goes_on))
             over += [old] if old and old != goes_on and (old.seen or not old.closed) else []
             if goes_on is None and not one.rows:
                 begun.append(offers[-1])
@@ -219,17 +225,9 @@ def _looked(source: Opens, known: Known) -> tuple[list[Looked], list[Refusal]]:
     return looked, refused
 
 
-def _held(known: Known, looked: list[Looked]) -> dict[str, Partition]:
-    """The partition of each name: the open one, else the newest that was closed."""
-    held = {k.name: k for k in known.partitions}
-    new = [one.part.name for one in looked if one.part.name not in held]
-    closed = known.rows("sealed", "closed", names=new) if new else []
-    return {r["name"]: Partition(**r) for r in closed} | held
-
-
 def _states(source: Opens, known: Known, looked: list[Looked]) -> list[_State]:
     """The states of the names of some batches, except those that cannot be read."""
-    held, claims = _held(known, looked), defaultdict(list)
+    held, claims = by_name(known, (one.part for one in looked)), defaultdict(list)
     asked = [
         one.part.name for one in looked
         if (was := held.get(one.part.name))
@@ -248,23 +246,9 @@ def _states(source: Opens, known: Known, looked: list[Looked]) -> list[_State]:
     ]
 
 
-def offer_of(one: Looked, held: Partition | None) -> PartOffer:
-    """A batch's rows."""
-    part = one.part
-    return PartOffer(
-        name=part.name,
-        identity=part.identity,
-        fingerprint=part.fingerprint,
-        known=held,
-        end=one.rows,
-        seen=one.rows,
-        ahead=one.rows,
-        evidence={"head_hash": one.key, "content": one.key, "bytes": one.length},
-        part=part,
-        length=one.length,
-        content=one.key,
-        refused=one.refused,
-    )
+def whole(one: Looked, held: Partition | None) -> PartOffer:
+    """A batch's rows, all of them."""
+    return offer_of(one, held, one.key, end=one.rows)
 
 
 def word(
@@ -281,22 +265,12 @@ def word(
             next=f"semel batches {pipeline}",
         )
     if state is None or state.does is not Does.REPLAYED:
-        if is_open and not same:
-            return None
-        raise SourceError(
-            f"{name!r} is not refused as a batch that was replayed, so there is nothing to accept",
-            next=f"semel gaps {pipeline}",
-        )
-    if same or start:
-        raise SourceError(
-            f"{name!r} is another output of that batch, and its rows have other numbers: all of it "
-            "is accepted, or nothing",
-            next=accepting(pipeline, name),
-        )
-    old = state.newest
-    return Word(
-        offer=offer_of(state.looked, None), ended=[] if old.closed else [old], superseded=[]
-    )
+        as_what = "a batch that was replayed"
+        return unrefused(pipeline, name, as_what, may_be=is_open and not same)
+    return new_word(
+        pipeline, name, "another output of that batch, and its rows have other numbers",
+        state.newest, lambda: whole(state.looked, None), same=same, start=start,
+    )  # fmt: skip
 
 
 def _replayed(source: Opens, known: Known, states: list[_State]) -> Iterator[Refusal]:

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.declare.context import Context
@@ -33,7 +33,7 @@ from semel.sources.pipeline.published import Output, OutputFile, Place
 from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal
 from semel.sources.sealed.parts import Listing, Looked, Part, PartOffer
-from semel.sources.sealed.source import SealedSource
+from semel.sources.sealed.source import NamedSource
 
 if TYPE_CHECKING:
     from semel.formats.records import Block
@@ -49,7 +49,7 @@ def opened(context: Context) -> "FinalizedBatches":
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinalizedBatches(SealedSource):
+class FinalizedBatches(NamedSource):
     """`source: {type: pipeline}`. `place`: the folders of its output and of its markers."""
 
     context: Context
@@ -117,15 +117,6 @@ class FinalizedBatches(SealedSource):
     ) -> Word | None:
         return matching.word(self, known, name, same=same, start=start, is_open=is_open)
 
-    # Keeps S6.
-    def find(self, found: Collection[Claim], batch_id: int) -> list[Claim]:
-        """Under their names, or nowhere."""
-        proven = [claims.proven(self, claim, batch_id) for claim in found]
-        return [
-            replace(claim, evidence=claim.evidence | {"stamp": part.fingerprint})
-            for claim, part in zip(found, proven, strict=True)
-        ]
-
     # Keeps CH2.
     def renewed(self, found: Collection[Claim], batch_id: int) -> list[tuple[Claim, PartOffer]]:
         other = []
@@ -140,21 +131,8 @@ class FinalizedBatches(SealedSource):
             if looked.refused:
                 raise RefusedError(looked.refused)
             if looked.key != claim.evidence.get("content"):
-                other.append((claim, matching.offer_of(looked, None)))
+                other.append((claim, matching.whole(looked, None)))
         return other
-
-    def locate(self, partitions: list[Partition]) -> list[Partition | None]:
-        """Under their names. One that has other content now keeps its name: it is refused then."""
-        there = {part.name: part for part in self.discover().found}
-        placed = []
-        for known in partitions:
-            part = there.get(known.name)
-            try:
-                same = part and self.digest(part) == known.evidence.get("content")
-            except (OSError, CorruptionError):
-                same = False
-            placed.append(replace(known, fingerprint=part.fingerprint) if same else None)
-        return placed
 
     def look(self, part: Part) -> Looked:
         try:

@@ -1,7 +1,7 @@
 """Claims of parts: proven where they are, found under another name, and found for a lost ledger."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -123,9 +123,23 @@ def locate(
     return placed[::-1]
 
 
+def locate_by_name(
+    source: Opens, there: Sequence[Part], partitions: list[Partition]
+) -> list[Partition | None]:
+    """As `Source.locate`, where a name is a part's for ever. One with other content is refused by
+    the next plan.
+    """
+    named = {part.name: part for part in there}
+    return [
+        replace(known, fingerprint=part.fingerprint)
+        if (part := named.get(known.name)) and _can_be(source, known, part) else None
+        for known in partitions
+    ]  # fmt: skip
+
+
 def _can_be(source: Opens, known: Partition, part: Part) -> bool:
     """Whether a part has a partition's content; no, where it cannot be read."""
-    with suppress(OSError):
+    with suppress(OSError, CorruptionError):
         return _has_content(source, known, part)
     return False
 

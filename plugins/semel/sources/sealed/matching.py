@@ -12,7 +12,7 @@ Nothing here changes anything.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -351,7 +351,7 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
     doubtful = {refusal.name for refusal in known.refused}
     for one in found.judged:
         part, wanted = one.part, in_window(one.part.when, window)
-        offer = offer_of(one)
+        offer = offer_of(one.looked, one.known, one.content)
         if one.does in REFUSED:
             refused.append(_refused(source, one))
         elif one.looked.unfinished:
@@ -384,23 +384,33 @@ def _is_to_be_read(one: Judged) -> bool:
     return one.looked.rows > reached or not one.looked.key
 
 
-def offer_of(one: Judged) -> PartOffer:
-    """A part, of which nothing may be read yet."""
-    part, looked = one.part, one.looked
+def offer_of(
+    looked: Looked, known: Partition | None, content: str | None, *, end: int = 0
+) -> PartOffer:
+    """A part of `content`, of which rows up to `end` may be read in `known` or a new partition."""
+    part, found = looked.part, {"head_hash": looked.key, "bytes": looked.length, "content": content}
     return PartOffer(
         name=part.name,
         identity=part.identity,
         fingerprint=part.fingerprint,
-        known=one.known,
+        known=known,
+        end=end,
         seen=looked.rows,
         ahead=looked.rows,
-        evidence=looked.evidence
-        | {"head_hash": looked.key, "bytes": looked.length, "content": one.content},
+        evidence=looked.evidence | found,
         part=part,
         length=looked.length,
-        content=one.content,
+        content=content,
         refused=looked.refused,
     )
+
+
+def by_name(known: Known, parts: Iterable[Part]) -> dict[str, Partition]:
+    """The partition of each name: the open one, else the newest that was closed."""
+    held = {k.name: k for k in known.partitions}
+    new = [part.name for part in parts if part.name not in held]
+    closed = known.rows("sealed", "closed", names=new) if new else []
+    return held | {r["name"]: Partition(**r) for r in closed}
 
 
 # Keeps P22.
@@ -425,13 +435,8 @@ def word(
     one = next((one for one in found.judged if one.part.name == name), None)
     pipeline, noun = source.context.name, source.context.declared.part
     if one is None or one.does not in REFUSED:
-        if is_open and not same:
-            return None
-        raise SourceError(
-            f"{name!r} is not refused as a {noun} that changed or is a copy, so there is nothing "
-            "to accept",
-            next=f"semel gaps {pipeline}",
-        )
+        as_what = f"a {noun} that changed or is a copy"
+        return unrefused(pipeline, name, as_what, may_be=is_open and not same)
     if same:
         raise SourceError(
             f"{name!r} cannot go on where another one stood: a {noun} of this format is never "
@@ -454,12 +459,34 @@ def word(
             next=f"semel run {pipeline}",
         )
     content = one.content or content_of(source, one.part)
-    offer = offer_of(replace(one, does=Does.BEGIN, content=content))
+    offer = offer_of(one.looked, None, content)
     return Word(
         offer=replace(offer, start=start, reason="repeated"),
         ended=[one.held] if one.held else [],
         superseded=[],
     )
+
+
+def unrefused(pipeline: str, name: str, as_what: str, *, may_be: bool) -> None:
+    """The word for a name that is not refused: None if it `may_be`, else SourceError."""
+    if not may_be:
+        raise SourceError(
+            f"{name!r} is not refused as {as_what}, so there is nothing to accept",
+            next=f"semel gaps {pipeline}",
+        )
+
+
+def new_word(
+    pipeline: str, name: str, as_what: str, old: Partition, offer: Callable[[], PartOffer],
+    *, same: bool, start: int,
+) -> Word:  # fmt: skip
+    """The word for other content, which is read whole. SourceError for a part of it."""
+    if same or start:
+        raise SourceError(
+            f"{name!r} is {as_what}: all of it is accepted, or nothing",
+            next=accepting(pipeline, name),
+        )
+    return Word(offer=offer(), ended=[] if old.closed else [old], superseded=[])
 
 
 def refusal(part: Part, reason: str, detail: str) -> Refusal:

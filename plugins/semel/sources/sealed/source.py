@@ -4,9 +4,9 @@ A kind of part says what there is and how it is opened. All the rest is here: wh
 is, what a batch takes of it, and how what is claimed is proven and found again.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from semel.declare.context import Context
 from semel.errors import SourceError
@@ -26,7 +26,7 @@ from semel.sources import (
     accept_command,
 )
 from semel.sources.sealed import claims, matching
-from semel.sources.sealed.parts import Listing, Looked, Opens, PartOffer
+from semel.sources.sealed.parts import Listing, Looked, Opens, Part, PartOffer
 
 SPLIT_ROWS = 500_000
 """Rows that one task reads, or more where a row group has more: a third of a second's work by
@@ -97,8 +97,8 @@ class SealedSource(Opens, Source):
         return claims.find(self, found, batch_id)
 
     def check(self, found: Collection[Claim], batch_id: int) -> None:
-        for claim in found:
-            claims.proven(self, claim, batch_id)
+        for _ in self.each(lambda claim: claims.proven(self, claim, batch_id), found):
+            pass
 
     def check_columns(self, found: Collection[Claim], batch_id: int) -> None:
         for looked in self.look_again(found, batch_id):
@@ -107,7 +107,21 @@ class SealedSource(Opens, Source):
 
     def look_again(self, found: Collection[Claim], batch_id: int) -> Iterable[Looked]:
         """The parts of claims as they look to the declaration of now. SourceError as in `check`."""
-        return (self.look(claims.proven(self, claim, batch_id)) for claim in found)
+        return self.each(lambda claim: self.look(claims.proven(self, claim, batch_id)), found)
+
+    def each(self, look: Callable[[Any], Any], asked: Iterable[Any]) -> Iterable[Any]:
+        """The answers of a function that looks at one part, in order."""
+        return map(look, asked)
 
     def records_max(self, split: Split, batch_id: int) -> int | None:  # noqa: ARG002
         return split.end - split.start
+
+
+class NamedSource(SealedSource):
+    """Sealed parts whose name is theirs for ever: under another name, no part is the same one."""
+
+    def below(self) -> Sequence[Part]:
+        return []
+
+    def locate(self, partitions: list[Partition]) -> list[Partition | None]:
+        return claims.locate_by_name(self, self.discover().found, partitions)
