@@ -47,17 +47,16 @@ from semel.model.batch import (
     Counts,
     Ignored,
     Log,
-    Pipeline,
 )
 from semel.model.buckets import union
 from semel.model.manifest import Kind, ManifestFile, StagedFile
 from semel.pipeline import identity
 from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
-from semel.sinks import Sink
-from semel.sinks.held import Known
+from semel.sinks import Refuses, Sink
 from semel.sources import Source
 from semel.stage import account, event_time, fatal, replayed
+from semel.stage.context import StageContext
 from semel.stage.job import Engine, Outcome, StageJob, columns_of, splits_for
 from semel.stage.sample import check_sample
 from semel.storage import check_links_of, make_folder, sync_folder
@@ -115,62 +114,71 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
     if done is not None:
         attempt = Attempt.from_row(done)
         return Staged(batch=batch, attempt=attempt, found=True, counts=Counts.from_row(done))
-    return _attempt(ledger, spec, pipeline, batch, claims, known, engine, log)
-
-
-def _attempt(
-    ledger: Ledger,
-    spec: Spec,
-    pipeline: Pipeline,
-    batch: Batch,
-    claims: list[Claim],
-    known: list[Known],
-    engine: Engine,
-    log: Log,
-) -> Staged:
     source = open_source(spec)
-    claims = source.find(claims, batch.batch_id)
-    attempt, job = _begin(ledger, spec, pipeline, batch, claims, source)
+    context = StageContext(
+        ledger=ledger,
+        spec=spec,
+        pipeline=pipeline,
+        batch=batch,
+        source=source,
+        claims=source.find(claims, batch_id),
+        known=known,
+        engine=engine,
+        log=log,
+    )
+    return _attempt(context)
+
+
+def _attempt(context: StageContext) -> Staged:
+    batch, source = context.batch, context.source
+    attempt, job = _begin(context)
     read = f"{count(len(job.splits), 'split')} in {count(job.tasks, 'task')}"
-    log(f"batch {batch.batch_id}, attempt {attempt.fence}: reads {read}")
+    context.log(f"batch {batch.batch_id}, attempt {attempt.fence}: reads {read}")
     try:
-        with heartbeat(ledger, batch.batch_id):
+        with heartbeat(context.ledger, batch.batch_id):
             # Keeps S5.
             make_folders(job)
-            sink = open_sink(spec, pipeline.sink_address)
+            sink = open_sink(context.spec, context.pipeline.sink_address)
             with sink:
-                refuses = sink.check(_columns(job), job.data_dir)
-                replay = batch.replays is not None
-                owned.check_held(ledger, pipeline, sink, known, job.data_dir, replay=replay)
-                notes = refuses.notes if refuses else ()
-                if batch.replays is not None:
-                    notes += sink.check_replace(replayed.old_of(ledger, pipeline, batch))
-            for note in notes:
-                log(note)
-            texts = layout.code(Path(pipeline.archive_path))
-            taken = provenance.take(spec, batch, texts, job.folder, log)
+                refuses = _check_sink(context, sink, job)
+            texts = layout.code(context.archive)
+            taken = provenance.take(context.spec, batch, texts, job.folder, context.log)
             job = replace(job, refuses=refuses, code=taken)
             failpoints.point("stage.after_folders")
             if attempt.fence > DIED_ATTEMPTS:
                 before = range(attempt.fence - DIED_ATTEMPTS, attempt.fence)
-                root = Path(pipeline.archive_path)
-                fatal.check(job, [layout.attempt(root, batch.batch_id, n) for n in before])
+                folders = [layout.attempt(context.archive, batch.batch_id, n) for n in before]
+                fatal.check(job, folders)
             if batch.judges:
                 check_sample(job)
-                outcome = engine.run(job)
+                outcome = context.engine.run(job)
             else:
-                outcome = replayed.run_job(ledger, pipeline, batch, job, engine)
+                outcome = replayed.run_job(context, job)
             failpoints.point("stage.after_job")
-            source.check(claims, batch.batch_id)
-        return _seal(ledger, spec, pipeline, batch, attempt, job, outcome, sink)
+            source.check(context.claims, batch.batch_id)
+        return _seal(context, attempt, job, outcome, sink)
     except BaseException as error:
-        _give_up(ledger, pipeline, batch, attempt, error)
-        if isinstance(error, SourceError) and moved(source, claims, batch.batch_id):
+        _give_up(context, attempt, error)
+        if isinstance(error, SourceError) and moved(source, context.claims, batch.batch_id):
             raise RetryableError(
                 f"batch {batch.batch_id}: what was planned was moved or compressed while it was "
                 f"read ({error}); it is there, so run stage again"
             ) from error
         raise
+
+
+def _check_sink(context: StageContext, sink: Sink, job: StageJob) -> Refuses | None:
+    """Check the sink before the job. Returns the check of rows, if the sink refuses any."""
+    ledger, pipeline, batch = context.ledger, context.pipeline, context.batch
+    is_replay = batch.replays is not None
+    refuses = sink.check(_columns(job), job.data_dir)
+    owned.check_held(ledger, pipeline, sink, context.known, job.data_dir, replay=is_replay)
+    notes = refuses.notes if refuses else ()
+    if is_replay:
+        notes += sink.check_replace(replayed.old_of(ledger, pipeline, batch))
+    for note in notes:
+        context.log(note)
+    return refuses
 
 
 def make_folders(job: StageJob) -> None:
@@ -180,10 +188,9 @@ def make_folders(job: StageJob) -> None:
     fatal.make_folder(job.folder)
 
 
-def _give_up(
-    ledger: Ledger, pipeline: Pipeline, batch: Batch, attempt: Attempt, error: BaseException
-) -> None:
+def _give_up(context: StageContext, attempt: Attempt, error: BaseException) -> None:
     """Mark the attempt as lost. Raises a more specific error when one is known."""
+    ledger, batch = context.ledger, context.batch
     try:
         found = ledger.rows("stage", "attempt_status", attempt_id=attempt.attempt_id)[0]
         attempts.lose(ledger, attempt.attempt_id, f"{type(error).__name__}: {error}"[:2000])
@@ -196,7 +203,7 @@ def _give_up(
     if isinstance(error, OSError):
         raise RetryableError(
             f"batch {batch.batch_id}, attempt {attempt.fence}: {error}; nothing was committed. "
-            f"Fix the file system below {pipeline.archive_path}, then run stage again"
+            f"Fix the file system below {context.archive}, then run stage again"
         ) from error
 
 
@@ -208,15 +215,9 @@ def moved(source: Source, claims: list[Claim], batch_id: int) -> bool:
         return False
 
 
-def _begin(
-    ledger: Ledger,
-    spec: Spec,
-    pipeline: Pipeline,
-    batch: Batch,
-    claims: list[Claim],
-    source: Source,
-) -> tuple[Attempt, StageJob]:
-    with ledger.transaction() as connection:
+def _begin(context: StageContext) -> tuple[Attempt, StageJob]:
+    spec, pipeline, batch = context.spec, context.pipeline, context.batch
+    with context.ledger.transaction() as connection:
         pipelines.lock(connection, pipeline)
         pinned = snapshot(connection, pipeline.pipeline_id)
         begun = row(
@@ -241,7 +242,7 @@ def _begin(
         failpoints.point("stage.before_begin")
     failpoints.point("stage.after_begin")
     attempt = Attempt.from_row(begun)
-    folder = layout.attempt(Path(pipeline.archive_path), batch.batch_id, attempt.fence)
+    folder = layout.attempt(context.archive, batch.batch_id, attempt.fence)
     return attempt, StageJob(
         spec=spec,
         pipeline_id=pipeline.pipeline_id,
@@ -250,8 +251,8 @@ def _begin(
         began_at=begun["started_at"],
         fence=attempt.fence,
         folder=folder,
-        source=source,
-        splits=splits_for(source, claims, batch.split_bytes),
+        source=context.source,
+        splits=splits_for(context.source, context.claims, batch.split_bytes),
         shards=pipeline.shards,
         bucket_seconds=pipeline.bucket_seconds,
         forgotten=pinned.forgotten,
@@ -263,15 +264,9 @@ def _begin(
 
 
 def _seal(
-    ledger: Ledger,
-    spec: Spec,
-    pipeline: Pipeline,
-    batch: Batch,
-    attempt: Attempt,
-    job: StageJob,
-    outcome: Outcome,
-    sink: Sink,
+    context: StageContext, attempt: Attempt, job: StageJob, outcome: Outcome, sink: Sink
 ) -> Staged:
+    spec, pipeline, batch = context.spec, context.pipeline, context.batch
     staged, counts = account.added_up(job, outcome)
     # What others set aside was set aside and reported before.
     aside = None
@@ -288,9 +283,8 @@ def _seal(
     columns = [(name, arrow_type(text)) for name, text in outcome.sink_schema]
     sink.check_staged(pa.schema(columns), [file for file in staged if file.kind is Kind.DATA])
     digest = account.input_digest(job, outcome.reports)
-    manifest = list(_final_names(sink, pipeline, batch, attempt, staged))
-    root = Path(pipeline.archive_path)
-    check_links_of((f.path for f in staged), root)
+    manifest = list(_final_names(context, sink, attempt, staged))
+    check_links_of((f.path for f in staged), context.archive)
     # Keeps S10.
     for folder in (job.data_dir, job.folder, job.folder.parent):
         sync_folder(folder)
@@ -304,7 +298,7 @@ def _seal(
         "touches": event_time.of_attempt(outcome.reports).to_ledger(),
         **asdict(counts),
     }
-    _write_manifest(ledger, batch, attempt, manifest, sealed)
+    _write_manifest(context, attempt, manifest, sealed)
     return Staged(
         batch=batch,
         attempt=attempt,
@@ -312,7 +306,7 @@ def _seal(
         counts=counts,
         files=len(manifest),
         aside=aside,
-        kept=layout.all_kept(root, {file.kind for file in manifest}, batch.batch_id),
+        kept=layout.all_kept(context.archive, {f.kind for f in manifest}, batch.batch_id),
         ignored=account.ignored_of(spec, outcome.reports),
     )
 
@@ -338,16 +332,15 @@ def _columns(job: StageJob) -> pa.Schema | None:
 
 
 def _write_manifest(
-    ledger: Ledger,
-    batch: Batch,
+    context: StageContext,
     attempt: Attempt,
     manifest: list[ManifestFile],
     sealed: dict[str, object],
 ) -> None:
     """`running -> staged`, with the attempt's files and its `sealed` columns."""
-    digest = sealed["input_digest"]
+    batch, digest = context.batch, sealed["input_digest"]
     files = json.dumps([{**vars(f), "ordinal": at} for at, f in enumerate(manifest)])
-    with ledger.transaction() as connection:
+    with context.ledger.transaction() as connection:
         rows(connection, "commit", "lock_batch", batch_id=batch.batch_id)
         other = row(
             connection, "stage", "other_digest", batch_id=batch.batch_id, input_digest=digest
@@ -371,14 +364,14 @@ def _write_manifest(
 
 
 def _final_names(
-    sink: Sink, pipeline: Pipeline, batch: Batch, attempt: Attempt, staged: list[StagedFile]
+    context: StageContext, sink: Sink, attempt: Attempt, staged: list[StagedFile]
 ) -> Iterator[ManifestFile]:
-    root = Path(pipeline.archive_path)
+    batch_id = context.batch.batch_id
     for part, file in enumerate(staged):
         if file.kind is Kind.DATA:
-            final = sink.target(batch.batch_id, attempt.fence, part, file)
+            final = sink.target(batch_id, attempt.fence, part, file)
         else:
-            final = layout.kept(root, file.kind, batch.batch_id, part)
+            final = layout.kept(context.archive, file.kind, batch_id, part)
         yield ManifestFile(
             kind=file.kind,
             staged_path=file.path,

@@ -23,7 +23,8 @@ from semel.pipeline.spec import Spec
 from semel.sinks import Old
 from semel.sources import of_finalized
 from semel.stage import account, verdicts
-from semel.stage.job import Engine, Outcome, StageJob
+from semel.stage.context import StageContext
+from semel.stage.job import Outcome, StageJob
 from semel.stage.verdicts import Verdicts
 
 
@@ -129,13 +130,12 @@ def check_source(ledger: Ledger, spec: Spec, root: int, letters: str = "") -> No
         raise type(error)(why, next=step, lasting=error.lasting) from error
 
 
-def run_job(
-    ledger: Ledger, pipeline: Pipeline, batch: Batch, job: StageJob, engine: Engine
-) -> Outcome:
+def run_job(context: StageContext, job: StageJob) -> Outcome:
     """Run the job of a replay or an admission. A replay's reports also count what it left out.
 
     TerminalError: a survivor is no longer valid, or the source is not what was read then.
     """
+    ledger, pipeline, batch = context.ledger, context.pipeline, context.batch
     root = verdicts_of(ledger, pipeline, batch.replays or batch.admits)
     chosen = root.verdicts
     if batch.admission is not None:
@@ -144,7 +144,7 @@ def run_job(
         chosen = letters.without(chosen) if batch.replays else letters
     only, judged = batch.admission is not None, batch.replays is None
     selected = chosen.select(job.spill_dir, job.splits, only=only, judged=judged)
-    outcome = engine.run(replace(job, selected=selected))
+    outcome = context.engine.run(replace(job, selected=selected))
     if judged:
         settled = root.verdicts.settled(outcome.reports, job.splits)
         _check_input(batch, account.input_digest(job, settled), batch.admits, root.won)
