@@ -24,7 +24,7 @@ IN_A_SHELL = ("pip install ", "mkdir -p ", "nats consumer ")
 
 FILLED = {
     "batch": "17", "root": "17", "number": "17", "['replay']": "17",
-    "today": "2026-11-22",
+    "today": "2026-11-22", "in wider": "2026-11-20 2026-11-22",
     "path": "in/a.jsonl", "folder": "pipelines", "server.NAME": "kafka",
 }  # fmt: skip
 """For the fields of a step, by a part of what stands in them; others are a pipeline's name."""
