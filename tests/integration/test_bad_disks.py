@@ -1,18 +1,13 @@
 """Folders that cannot be read or written, or are not there: said, nothing lost, and then taken."""
 
-import os
-import pwd
 import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from fixtures.batches.account import committed, ids, quiet, refusals, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.files.full_disk import file_size_max
+from fixtures.files.users import first_run, ordinary_user
 from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.errors import RetryableError, SourceError
@@ -20,53 +15,6 @@ from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.stage import stage
-
-
-@contextmanager
-def ordinary_user(name: str = "nobody") -> Iterator[None]:
-    """Root reads and writes all: what happens here happens as another user."""
-    before = os.geteuid(), os.getegid()
-    if os.getuid() != 0:
-        yield
-        return
-    user = pwd.getpwnam(name)
-    _become(user.pw_uid, user.pw_gid)
-    try:
-        yield
-    finally:
-        _become(*before)
-
-
-def _become(user: int, group: int) -> None:
-    os.seteuid(0)
-    os.setegid(group)
-    os.seteuid(user)
-
-
-@pytest.fixture
-def shared(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workbench]:
-    """A project that an ordinary user owns and can reach; pytest's folder is closed to others."""
-    folder = Path(tempfile.mkdtemp(prefix="semel-bad-"))
-    made = Workbench(folder / "project")
-    monkeypatch.setenv("SEMEL_DATA_ROOTS", str(made.data))
-    monkeypatch.setenv("SEMEL_CACHE_DIR", str(folder / "cache"))
-    if os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        for path in (folder, *folder.rglob("*")):
-            os.chown(path, nobody.pw_uid, nobody.pw_gid)
-    yield made
-    for path in (folder, *(p for p in folder.rglob("*") if p.is_dir())):
-        path.chmod(0o755)
-    shutil.rmtree(folder)
-
-
-def first_run(shared: Workbench, ledger: Ledger, **changes: object):
-    """A spec and its first batch, e0 to e4. All modules and statements are loaded after it."""
-    spec = shared.spec(**changes)
-    with ordinary_user():
-        shared.write("in/a.jsonl", events(0, 5))
-        run(ledger, spec, "r1")
-    return spec
 
 
 def test_an_unreadable_file_is_refused(shared: Workbench, ledger: Ledger) -> None:

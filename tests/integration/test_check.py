@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from fixtures.batches.account import quiet
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
+from fixtures.files.users import ordinary_user
 from fixtures.postgres.server import database, point_executors
 from semel import __version__, settings
 from semel.cli import main
@@ -28,7 +29,6 @@ from semel.spark import check as module
 from semel.spark.check import CHECK_TASK_SECONDS, Check, Checked, check
 from semel.spark.engine import SparkEngine
 from semel.spark.probe import Answer
-from test_bad_disks import ordinary_user, shared  # noqa: F401
 
 NOWHERE = "sc://127.0.0.1:1"
 DSN = settings.LEDGER_VARIABLE
@@ -187,7 +187,7 @@ def test_a_spark_that_is_away(bench: Workbench, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two other users")
-def test_files_of_other_users(shared: Workbench) -> None:  # noqa: F811
+def test_files_of_other_users(shared: Workbench) -> None:
     """What tasks of another user made and the driver cannot link is found, and umask 002 helps."""
     folder = shared.data / "probe"
     (folder / "links").mkdir(parents=True)

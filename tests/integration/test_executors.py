@@ -13,6 +13,7 @@ from pyspark import cloudpickle
 from fixtures.batches.account import ids, quiet, run, settled
 from fixtures.batches.compares import batch, compared
 from fixtures.batches.workbench import Workbench, events
+from fixtures.files.users import first_run, ordinary_user
 from fixtures.postgres.server import database, point_executors
 from fixtures.spark.local import LocalEngine
 from semel import settings
@@ -23,7 +24,6 @@ from semel.plan import plan
 from semel.spark.engine import Outcome, SparkEngine
 from semel.stage import stage
 from semel.stage.job import StageJob
-from test_bad_disks import first_run, ordinary_user, shared  # noqa: F401
 from workers import NEEDS_SPARK
 
 REMEDY = f"Set {settings.LEDGER_VARIABLE} to the driver's ledger in the environment of each"
@@ -186,7 +186,7 @@ class OtherUser(LocalEngine):
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become two other users")
 @pytest.mark.parametrize("record_id", [["id"], None])
 def test_executors_of_another_user(
-    shared: Workbench,  # noqa: F811
+    shared: Workbench,
     ledger: Ledger,
     record_id: list[str] | None,
     monkeypatch: pytest.MonkeyPatch,

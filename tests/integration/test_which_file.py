@@ -15,6 +15,7 @@ import pytest
 from fixtures.batches.account import advised, ids, lines, quiet, refusals, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.files.rotation import append, output, position, rsynced
+from fixtures.files.users import ordinary_user
 from fixtures.spark.local import LocalEngine
 from semel.errors import LimitError, SourceError
 from semel.ledger import Ledger
@@ -24,7 +25,6 @@ from semel.plan.abandon import abandon
 from semel.repair.accept import accept_columns, accept_file
 from semel.sources import Refusal
 from semel.stage import stage
-from test_bad_disks import ordinary_user, shared  # noqa: F401
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 HEADER = b"id,n,at\n"
