@@ -23,7 +23,7 @@ from semel import failpoints, settings
 from semel.catalog.payload import FilterCache, overlap
 from semel.catalog.runs import Run, last_time, own_runs, publish_runs, snapshot
 from semel.errors import ANEW, CorruptionError, RetryableError, StateError, TerminalError
-from semel.ledger import Ledger, change, heartbeat, pipelines, row, transition
+from semel.ledger import Ledger, Row, change, heartbeat, pipelines, row, transition
 from semel.ledger.attempts import lose
 from semel.ledger.batches import opened
 from semel.model.batch import (
@@ -86,13 +86,7 @@ def commit(
             found = row(connection, "stage", "staged", batch_id=batch_id)
         if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
             # Keeps C12.
-            return Committed(
-                batch=batch,
-                fence=found["fence"],
-                found=True,
-                counts=Counts.from_row(found),
-                losses=losses,
-            )
+            return _committed(batch, found, losses, before=True)
         if batch.status is BatchStatus.ABANDONED:
             raise StateError(
                 f"batch {batch_id} was abandoned, and its records are free for a later plan",
@@ -115,19 +109,20 @@ def commit(
             continue
         if isinstance(done, Batch):
             failpoints.point("commit.after_win")
-            return Committed(
-                batch=done,
-                fence=attempt.fence,
-                found=False,
-                counts=Counts.from_row(found),
-                losses=losses,
-            )
+            return _committed(done, found, losses, before=False)
         lose(ledger, attempt.attempt_id, done)
         losses += 1
         log(f"batch {batch_id}: attempt {attempt.fence} is lost: {done}; staging it again")
     raise RetryableError(
         f"batch {batch_id} lost {losses} attempts to other commits in {COMMIT_ROUNDS_MAX} "
         "rounds; nothing of it is committed, run commit again"
+    )
+
+
+def _committed(batch: Batch, attempt: Row, losses: int, *, before: bool) -> Committed:
+    counts = Counts.from_row(attempt)
+    return Committed(
+        batch=batch, fence=attempt["fence"], found=before, counts=counts, losses=losses
     )
 
 

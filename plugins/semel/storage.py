@@ -68,11 +68,16 @@ class Sealed(io.RawIOBase):
 
 def checksum(path: str | os.PathLike) -> str:
     """The xxh3_128 of a file's bytes, as Sealed computes it."""
+    with open(path, "rb", buffering=0) as file:
+        return checksum_of(file)
+
+
+def checksum_of(file: io.RawIOBase | io.BufferedReader) -> str:
+    """The checksum of an open file, from where it stands."""
     found = xxhash.xxh3_128()
     view = memoryview(bytearray(_READ_BYTES))
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(view):
-            found.update(view[:count])
+    while count := file.readinto(view):
+        found.update(view[:count])
     return found.hexdigest()
 
 

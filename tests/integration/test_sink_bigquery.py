@@ -30,6 +30,7 @@ from fixtures.bigquery.server import TOKEN, LostError, Refusal
 from fixtures.contract.sinks import table
 from fixtures.spark.local import LocalEngine
 from fixtures.wait import wait_for
+from semel import sinks
 from semel.compare import Range, compare
 from semel.errors import (
     CorruptionError,
@@ -42,7 +43,7 @@ from semel.ledger import Ledger
 from semel.pipeline.opening import open_sink
 from semel.runs.run import run_batch
 from semel.sinks import MiscountError, Newest, Presence, Won
-from semel.sinks.bigquery import facts, landing, target
+from semel.sinks.bigquery import landing, target
 from semel.sinks.bigquery.landing import job_id
 from semel.sinks.staged import staged
 from semel.spark import check
@@ -539,7 +540,7 @@ def test_the_newest_notes_are_looked_for_nearby(
     outlet: Outlet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a long table what is near is asked, and all of it only where that is too little."""
-    monkeypatch.setattr(facts, "_NEAR", 1)
+    monkeypatch.setattr(sinks, "_NEAR", 1)
     numbers = pa.array([1, 2, 3, 4, 50, 51, 52], pa.int64())
     some = table(0, 7).append_column("_semel_batch", numbers).append_column("_semel_seq", numbers)
     outlet.fake.change(NAME, lambda rows: some.cast(rows.schema))

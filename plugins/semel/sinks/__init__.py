@@ -6,7 +6,7 @@ by one table for all sinks.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 _DAMAGED_SHOWN = 5
+_NEAR = 20
+"""How far back the newest notes are looked for first, as a multiple of their number."""
 
 
 class OutputGoneError(TerminalError):
@@ -118,6 +120,29 @@ class Note:
     fence: int | None
     rows: int
     ledger: str | None
+
+
+def near(has: int, count: int) -> Iterable[int]:
+    """The batches from which the newest `count` notes are looked for: first a little before the
+    last one that is known, so that of many notes not all are read; then 0.
+    """
+    return dict.fromkeys((max(0, has - _NEAR * count), 0))
+
+
+def notes_of_rows(
+    pipeline: str, has: int, most: int, look: Callable[[int], Sequence[tuple[int, int, int]]]
+) -> list[Note]:
+    """The notes of the newest `most` batches, where the rows themselves are the record. `look`:
+    batch, place in the order of commits, and number of rows, of `most` batches since one.
+    """
+    found: Sequence[tuple[int, int, int]] = ()
+    for first in near(has, most):
+        if len(found := look(first)) == most:
+            break
+    return [
+        Note(pipeline=pipeline, batch_id=batch, commit_seq=seq, fence=None, rows=n, ledger=None)
+        for batch, seq, n in found
+    ]
 
 
 class Newest(NamedTuple):

@@ -9,14 +9,11 @@ from pyarrow import types as at
 
 from semel.clients.sql import query
 from semel.errors import TerminalError
-from semel.sinks import Note
+from semel.sinks import Note, notes_of_rows
 from semel.sinks.bigquery.target import REQUEST_SECONDS, BigQueryTarget, GoneError
 
 OWN = {"_semel_batch": "INT64", "_semel_seq": "INT64"}
 """The columns that semel adds, by which it finds a batch's rows."""
-
-_NEAR = 20
-"""How far back the newest notes are looked for first, as a multiple of their number."""
 
 _NAMES = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL"}
 
@@ -105,20 +102,16 @@ def notes(
 ) -> list[Note]:
     """What the rows of a table say of the newest `most` batches. Nothing, where there is no table.
 
-    The first look goes back to `has` and some more, so that of a table that is clustered by
-    `_semel_batch` not all is read.
+    Of a table that is clustered by `_semel_batch`, the first query does not read all.
     """
     text = query("bigquery", "notes").text.format(table=target.name, most=most)
-    found: list[tuple[int, ...]] = []
-    for first in dict.fromkeys((max(0, has - _NEAR * most), 0)):
+
+    def look(first: int) -> list[tuple[int, ...]]:
         with suppress(GoneError), target.answers():
-            found = [tuple(row.values()) for row in _answer(client, target, text, first=first)]
-        if len(found) == most:
-            break
-    return [
-        Note(pipeline=pipeline, batch_id=batch, commit_seq=seq, fence=None, rows=n, ledger=None)
-        for batch, seq, n in found
-    ]
+            return [tuple(row.values()) for row in _answer(client, target, text, first=first)]
+        return []
+
+    return notes_of_rows(pipeline, has, most, look)
 
 
 def rows(

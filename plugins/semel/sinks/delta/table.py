@@ -30,7 +30,7 @@ from semel.errors import (
     UnavailableError,
     first_line,
 )
-from semel.sinks import Note
+from semel.sinks import Note, notes_of_rows
 from semel.sinks.delta.spec import DeltaSink, misread
 
 OWN = pa.schema([("_semel_batch", pa.int64()), ("_semel_seq", pa.int64())])
@@ -40,9 +40,6 @@ LOG = "_delta_log"
 
 FEATURES = frozenset({"appendOnly", "changeDataFeed", "invariants", "timestampNtz"})
 """Features of tables that a commit of new files alone keeps. Of invariants none may be declared."""
-
-_NEAR = 20
-"""How far back the newest notes are looked for first, as a multiple of their number."""
 
 _UNSAID = re.compile(r"[ ,;{}()\n\t=\0]")
 """What a column's name may not have, by Delta's protocol; and NUL, which its readers leave out."""
@@ -202,16 +199,13 @@ class Table:
 
     def notes(self, pipeline: str, has: int, most: int) -> list[Note]:
         """What the rows say of the newest `most` batches. Files far from `has` are not opened."""
-        table, found = self.now(), []
-        for first in dict.fromkeys((max(0, has - _NEAR * most), 0)) if table else ():
+        table = self.now()
+
+        def look(first: int) -> list[tuple[int, int, int]]:
             told = self._asked(table, query("delta", "notes").text.format(first=first, most=most))
-            found = [row for rows in told for row in zip(*rows.to_pydict().values(), strict=True)]
-            if len(found) == most:
-                break
-        return [
-            Note(pipeline=pipeline, batch_id=batch, commit_seq=seq, fence=None, rows=n, ledger=None)
-            for batch, seq, n in found
-        ]
+            return [row for rows in told for row in zip(*rows.to_pydict().values(), strict=True)]
+
+        return notes_of_rows(pipeline, has, most, look) if table else []
 
     def rows(self, batch_id: int, schema: pa.Schema) -> Iterator[pa.Table]:
         """All rows that say that they are of a batch, typed as `schema`."""

@@ -18,7 +18,7 @@ import xxhash
 from semel.clients.objects import Object, Store
 from semel.errors import AGAIN, CorruptionError, RetryableError, UnavailableError
 from semel.model.plain import parsed
-from semel.sinks import Damaged, Newest, Note, Notes, Won
+from semel.sinks import Damaged, Newest, Note, Notes, Won, near
 
 if TYPE_CHECKING:
     from semel.model.manifest import Published
@@ -28,9 +28,6 @@ CHECKSUM, DIGEST, GENERATION = "semelxxh3", "semeldigest", "semelgeneration"
 
 OWN = "_semel"
 BATCHES, MARKERS = f"{OWN}/batches", f"{OWN}/markers"
-
-_NEAR = 20
-"""How far back the newest notes are looked for first, as a multiple of their number."""
 
 _ROUNDS_MAX = 8  # A twin puts a copy while this one does, at most a few times.
 _FIELDS = {"pipeline": str, "batch_id": int, "commit_seq": int, "fence": int, "rows": int,
@@ -66,14 +63,10 @@ def claim(store: Store, won: Won) -> None:
 def read(
     store: Store, newest: Newest | None, each: Callable[[Callable, Iterable[Object]], list]
 ) -> Notes:
-    """The notes, or the newest of them. `each` asks for several at once.
-
-    The first listing begins a little before the last batch that is known, so that of a long one
-    not all is listed.
-    """
+    """The notes, or the newest of them. `each` asks for several at once."""
     count, has = (newest.count, newest.has or 0) if newest else (0, 0)
     found: list[Object] = []
-    for first in dict.fromkeys((max(0, has - _NEAR * count), 0)):
+    for first in near(has, count):
         after = note_key(first) if first else None
         found = [one for page in store.list(BATCHES, after) for one in page]
         if len(found) >= count:

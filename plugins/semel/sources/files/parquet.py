@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-import xxhash
-
 from semel.declare.context import Context
 from semel.model.batch import Claim
 from semel.sources import Found, Look, Partition, Refusal
@@ -24,6 +22,7 @@ from semel.sources.sealed import claims, parquet
 from semel.sources.sealed.matching import refusal
 from semel.sources.sealed.parts import Listing, Looked, Part
 from semel.sources.sealed.source import SealedSource
+from semel.storage import checksum_of
 
 if TYPE_CHECKING:
     from semel.formats.records import Block
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from semel.model.split import Split
 
 _IDENTITY_PARTS = 4
-
-_HASHED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +72,10 @@ class ParquetFiles(SealedSource):
         raise parquet.Unusable("damaged", f"{what}; replace the file")
 
     def digest(self, part: Part) -> str:
-        state = xxhash.xxh3_128()
-        buffer = memoryview(bytearray(_HASHED_BYTES))
         with _opened(part) as file:
-            while size := file.readinto(buffer):
-                state.update(buffer[:size])
+            content = checksum_of(file)
             _check_same(part, file)
-        return state.hexdigest()
+        return content
 
     def now(self, name: str) -> Part:
         try:

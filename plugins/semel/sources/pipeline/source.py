@@ -17,16 +17,7 @@ from semel.declare.wording import some_of
 from semel.errors import AGAIN, CorruptionError, SourceError
 from semel.formats.exact import misfit
 from semel.model.batch import Claim
-from semel.sources import (
-    Known,
-    Look,
-    Matched,
-    Partition,
-    Refusal,
-    RefusedError,
-    Window,
-    Word,
-)
+from semel.sources import Known, Look, Matched, Refusal, RefusedError, Window, Word
 from semel.sources.files import probe
 from semel.sources.pipeline import matching
 from semel.sources.pipeline.published import Output, OutputFile, Place

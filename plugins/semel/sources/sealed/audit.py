@@ -25,7 +25,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import xxhash
 
 from semel import limits
 from semel.clients.duck import duck_type
@@ -36,6 +35,7 @@ from semel.errors import CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.sources.reread import Lines
 from semel.sources.spec import Records
+from semel.storage import checksum
 
 _ROWS_PASSED = 50_000
 """Rows that DuckDB is not asked for after one that it does not read."""
@@ -43,7 +43,7 @@ _ROWS_PASSED = 50_000
 _STEPS_MAX = 512
 """Steps, of as many row groups at most, that are judged at once."""
 
-_HASHED_BYTES = 1 << 20
+_BUFFER_BYTES = 1 << 20
 _BYTES = pa.large_binary()
 _FEWER = 16
 _SECONDS = -62_135_596_800, 253_402_300_799
@@ -171,12 +171,9 @@ class Parts:
 
 
 def _has(path: str, size: int, content: str) -> bool:
-    state, seen = xxhash.xxh3_128(), 0
-    with suppress(OSError), open(path, "rb") as file:
-        while data := file.read(_HASHED_BYTES):
-            state.update(data)
-            seen += len(data)
-    return seen == size and state.hexdigest() == content
+    with suppress(OSError):
+        return os.stat(path).st_size == size and checksum(path) == content
+    return False
 
 
 class _Reading:
@@ -212,7 +209,7 @@ class _Reading:
     def run(self) -> Iterator[Lines]:
         with pq.ParquetFile(
             self._path, page_checksum_verification=True, pre_buffer=False,
-            buffer_size=_HASHED_BYTES, coerce_int96_timestamp_unit="us",
+            buffer_size=_BUFFER_BYTES, coerce_int96_timestamp_unit="us",
         ) as file:  # fmt: skip
             self._file, self._total = file, file.metadata.num_rows
             for name in self._fixed.keys() & {*file.schema_arrow.names}:
@@ -277,7 +274,7 @@ class _Reading:
                 break
             with suppress(pa.ArrowException, OSError), pq.ParquetFile(
                 self._path, metadata=self._file.metadata, page_checksum_verification=True,
-                pre_buffer=False, buffer_size=_HASHED_BYTES, coerce_int96_timestamp_unit="ms",
+                pre_buffer=False, buffer_size=_BUFFER_BYTES, coerce_int96_timestamp_unit="ms",
             ) as file:  # fmt: skip
                 at = int(self._bounds[group])
                 for some in file.iter_batches(
