@@ -248,7 +248,7 @@ def zones_version() -> str:
     for folder in map(Path, TZPATH):
         if (folder / "UTC").exists():
             with suppress(OSError):
-                with (folder / "tzdata.zi").open(encoding="ascii") as file:
+                with (folder / "tzdata.zi").open(encoding="utf-8") as file:
                     return file.readline(_VERSION_BYTES_MAX).removeprefix("# version ").strip()
             return ""
     with suppress(ImportError):
