@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -15,6 +16,7 @@ from pyspark import cloudpickle
 from fixtures.batches.account import ids, quiet, run, settled
 from fixtures.batches.replays import replayed, rows
 from fixtures.batches.workbench import events
+from fixtures.commands.shell import Shell
 from fixtures.kafka.broker import Record
 from fixtures.kafka.registry import (
     EVENT,
@@ -30,7 +32,7 @@ from fixtures.kafka.topics import everything
 from fixtures.spark.local import LocalEngine
 from semel.audit import audit
 from semel.cli import main
-from semel.errors import ANEW, LimitError, TerminalError, UnavailableError
+from semel.errors import TerminalError, UnavailableError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.runs import requarantine
@@ -175,7 +177,7 @@ def in_output(spec: Spec) -> list[str]:
 
 # Attacks KS6.
 def test_ids_that_nobody_knows_do_not_drown_the_registry(
-    avro: AvroTopic, ledger: Ledger
+    avro: AvroTopic, ledger: Ledger, shell: Shell
 ) -> None:
     """A batch stops where a split names more of them than is declared, having asked for no more;
     repeats of an id do not count. With a higher limit each is asked for, and a dead letter.
@@ -186,11 +188,11 @@ def test_ids_that_nobody_knows_do_not_drown_the_registry(
     with answering() as empty:
         place = {"registry": empty.url}
         spec = avro.spec(source=place, limits={**loose, "unknown_schemas_max": 20})
-        with pytest.raises(LimitError, match=f"{avro.at()}.*more than 20 .* last is 20") as told:
-            run(ledger, spec, "r1")
-        assert told.value.next == ANEW
+        step = shell.fails(f"semel run {spec.name}")
+        assert re.search(f"{avro.at()}.*more than 20 .* last is 20", shell.err)
         assert len({request["path"] for request in empty.asked}) == len(empty.asked) == 21
-        run(ledger, avro.spec(source=place, limits={**loose, "unknown_schemas_max": 60}), "r1")
+        avro.spec(source=place, limits={**loose, "unknown_schemas_max": 60})
+        shell.runs(step)
     assert settled(spec, audited=False).reasons == {"unknown_schema": 120}
 
 

@@ -4,6 +4,7 @@ import shlex
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
+from confluent_kafka import TopicPartition
 
 from fixtures.batches.account import committed, first_batch, ids, quiet, run, settled, sql
 from fixtures.batches.chains import again
@@ -19,6 +21,8 @@ from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from fixtures.contract.sources import Upstream
 from fixtures.files.rights import no_overrides
+from fixtures.kafka.broker import Kafka
+from fixtures.kafka.topics import Topic, in_output, stamp
 from fixtures.queue.segments import ADDRESS, Spool, in_groups, sealed
 from fixtures.spark.local import LocalEngine
 from fixtures.wait import wait_for
@@ -383,3 +387,52 @@ def test_a_segment_of_another_stream(spool: Spool, ledger: Ledger, shell: Shell)
     step = shell.fails(f"semel accept events {path.name}")
     spool.spec(source={"address": ADDRESS})
     shell.runs(step)
+
+
+def test_a_topic_that_lost_what_a_batch_has_claimed(
+    topic: Topic, ledger: Ledger, shell: Shell
+) -> None:
+    """Once the batch is abandoned, the next plan names the offsets that are lost. Then nothing is
+    refused, so accept has nothing to do, and gaps says so.
+    """
+    topic.append(0, 10)
+    spec = topic.spec(name="events", source={"on_refused": "warn"})
+    plan(ledger, spec, "cli")
+    topic.kafka.delete_records(topic.name, {0: 5})
+    step = shell.fails("semel run events")
+    assert step == "semel abandon 1"
+    shell.runs(step)
+    assert f"`semel accept events {topic.at()} --lost`" in shell.runs("semel run events")
+    shell.runs(f"semel accept events {topic.at()} --lost")
+    shell.runs("semel run events")
+    assert in_output(spec) == ids(5, 10)
+    step = shell.fails(f"semel accept events {topic.at()} --same")
+    assert "all that the source holds is finalized" in shell.runs(step)
+
+
+def test_an_interval_whose_records_are_being_deleted(
+    bench: Workbench, ledger: Ledger, kafka: Kafka, shell: Shell
+) -> None:
+    """The same run ends once the broker has removed their segments. It does so five times a second
+    here, so mostly one of a few runs meets them.
+    """
+    topic = Topic(bench, kafka, config={"segment.ms": "3600000"})
+    days = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=day) for day in range(21)]
+    for day, when in enumerate(days):
+        topic.append(day, day + 1, timestamp_ms=stamp(when))
+    spec = topic.spec(name="events", source={"select": "interval"})
+    run(ledger, spec, "r1", (days[0], days[-1]))
+    for day in range(1, len(days)):
+        line = f"semel run events --interval {days[day - 1]:%F} {days[day]:%F}"
+
+        def delete(until: int = day) -> None:
+            [deleted] = kafka.admin.delete_records([TopicPartition(topic.name, 0, until)]).values()
+            deleted.result()
+
+        with failpoints.armed("plan.after_register", delete):
+            if main(shlex.split(line)[1:]):
+                break
+    assert "cannot tell yet" in (told := shell.capsys.readouterr().err)
+    step = told.splitlines()[-1].removeprefix("next: ")
+    wait_for(lambda: main(shlex.split(step)[1:]) == 0, "the broker", poll=0.1)
+    assert in_output(spec) == ids(0, 20)

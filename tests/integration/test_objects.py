@@ -22,6 +22,7 @@ import xxhash
 
 from fixtures.batches.account import ids, quiet, run, settled, sql
 from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
 from fixtures.contract.sources import Objects, parquet_of
 from fixtures.objects.s3 import CONNECTION, PASSWORD, S3
 from fixtures.postgres.server import free_port
@@ -113,7 +114,9 @@ def test_a_large_object_is_cut_into_splits_and_batches(place: Objects, ledger: L
 
 
 # Attacks OB1.
-def test_a_replaced_object_waits_for_accept(place: Objects, ledger: Ledger) -> None:
+def test_a_replaced_object_waits_for_accept(
+    place: Objects, ledger: Ledger, shell: Shell
+) -> None:
     """Another object under a key that was read is refused as replaced, and told with its command;
     the others go on. Put back, it is what was read. Accepted, all of it is a new generation."""
     place.put("a.jsonl", lines(0, 10))
@@ -129,12 +132,13 @@ def test_a_replaced_object_waits_for_accept(place: Objects, ledger: Ledger) -> N
     place.put("a.jsonl", lines(0, 10))
     assert refused(ledger, spec, "r3") == {}
     place.put("a.jsonl", lines(100, 105))
-    with pytest.raises(SourceError, match="all of it is accepted, or nothing"):
-        accept_file(ledger, spec, "a.jsonl", same=False, start=5)
-    accept_file(ledger, spec, "a.jsonl", same=False)
+    step = shell.fails("semel accept events a.jsonl --from 5")
+    assert "all of it is accepted, or nothing" in shell.err
+    shell.runs(step)
     run(ledger, spec, "r4")
     assert settled(spec, audited=False).ids == sorted([*ids(0, 15), *ids(100, 105)])
     assert refused(ledger, spec, "r5") == {}
+    shell.runs(shell.fails("semel accept events b.jsonl --same"))
 
 
 # Attacks OB1.

@@ -16,6 +16,7 @@ from confluent_kafka import Message
 
 from fixtures.batches.account import ids, quiet, run
 from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
 from fixtures.kafka.broker import COMPACTED, Kafka, Record
 from fixtures.kafka.outlet import Outlet, dies
 from fixtures.postgres.server import lose
@@ -32,7 +33,6 @@ from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 from semel.repair.adopt import adopt
 from semel.reports.find import find
-from semel.sinks import OutputGoneError
 from semel.sinks.kafka import control, reading
 
 
@@ -153,7 +153,7 @@ def keyed(bench: Workbench, ledger: Ledger, outlet: Outlet) -> Spec:
 # Attacks KP10.
 @pytest.mark.rest
 def test_what_compaction_took_is_no_fault(
-    bench: Workbench, ledger: Ledger, outlet: Outlet, capsys: pytest.CaptureFixture[str]
+    bench: Workbench, ledger: Ledger, outlet: Outlet, shell: Shell
 ) -> None:
     """A compacted topic keeps of each key the last row: the audit says how many are gone and proves
     the others, find goes on, and who reads the batch is told.
@@ -168,13 +168,10 @@ def test_what_compaction_took_is_no_fault(
     assert find(spec, ["e14"]).places == () and find(spec, ["e14"]).gone == (1,)
     [place] = find(spec, ["e04"]).places
     assert (place.what, place.batch_id) == ("output", 1)
-    capsys.readouterr()
-    assert main(["find", "events", "e00"]) == 0
-    assert "rows of batch 1 are gone" in capsys.readouterr().out
-    with pytest.raises(OutputGoneError, match="4 of its 5 rows are gone") as told:
-        words = {"open_job": lambda: nullcontext(LocalEngine()), "shown": 5, "log": quiet}
-        compare(ledger, spec, Range(first=1, last=2), **words)
-    assert told.value.next == "semel audit events"
+    assert "rows of batch 1 are gone" in shell.runs("semel find events e00")
+    step = shell.fails("semel compare events --batches 1..2")
+    assert "4 of its 5 rows are gone" in shell.err
+    assert "4 of its 5 rows are gone" in shell.runs(step)
 
 
 # Attacks KP10.
