@@ -35,7 +35,16 @@ REFUSED, LATE = "refused: ", "late: "
 
 
 def plan(answer: "Plan") -> str:
-    """What is to be read, what is left, and what was refused."""
+    """What is to be read, what is left, and what was refused. Last is the run's next task."""
+    lines = [*planned(answer), *steps(answer)]
+    if answer.batch is not None:
+        done = answer.batch.status is BatchStatus.COMMITTED
+        lines.append("next: finalize" if done else "next: stage")
+    return "\n".join(lines)
+
+
+def planned(answer: "Plan") -> list[str]:
+    """The lines of `plan` before those that name a step."""
     name = answer.pipeline.name
     if answer.batch is None:
         lines = _idle(answer)
@@ -69,13 +78,23 @@ def plan(answer: "Plan") -> str:
     lines += refused(name, answer.refusals, answer.source.part)
     if answer.created and answer.pipeline.repeats:
         lines.append(answer.pipeline.repeats)
-    if answer.batch is None:
-        lines += _next_of_idle(answer)
-    elif answer.batch.status is BatchStatus.COMMITTED:
-        lines.append("next: finalize")
-    else:
-        lines.append("next: stage")
-    return "\n".join(lines)
+    if answer.batch is None and answer.idle.elsewhere:
+        lines.append(_unread("other", answer.idle.elsewhere))
+        if not _taking(answer):
+            lines.append("the schedule takes them once their interval has ended")
+    return lines
+
+
+def steps(answer: "Plan") -> list[str]:
+    """The commands to type after a plan, as lines: for what it refused, and what no run takes."""
+    settle = [f"next: semel gaps {answer.pipeline.name}"] if answer.refusals else []
+    return [*_taking(answer), *settle]
+
+
+def _taking(answer: "Plan") -> list[str]:
+    if answer.batch is not None:
+        return []
+    return takes(answer.pipeline.name, answer.idle.schedule, answer.idle.elsewhere)
 
 
 def refused(name: str, refusals: "Sequence[Refusal]", part: str) -> list[str]:
@@ -124,19 +143,6 @@ def _idle(answer: "Plan") -> list[str]:
     return lines
 
 
-def _next_of_idle(answer: "Plan") -> list[str]:
-    days = answer.idle.elsewhere
-    if not days:
-        return ["next: nothing"]
-    return [
-        _unread("other", days),
-        *(takes(answer.pipeline.name, answer.idle.schedule, days) or [_SCHEDULED]),
-    ]
-
-
-_SCHEDULED = "next: nothing, the schedule takes them once their interval has ended"
-
-
 def takes(name: str, schedule: str | None, days: Iterable[date]) -> list[str]:
     """What takes the unclaimed files of days, as lines; none when the schedule still does.
 
@@ -174,12 +180,12 @@ def run_of_days(name: str, days: Iterable[date]) -> str:
 
 
 def resumes(name: str, gap: "Gap") -> str:
-    """What goes on with the batch of a request whose run is gone."""
+    """The command that goes on with the batch of a request whose run is gone."""
     from semel.sources import quoted
 
     what = f"replay {name} --batches {gap.replays}" if gap.replays else f"run {name}"
     interval = " ".join(["", "--interval", *map(moment, gap.interval)]) if gap.interval else ""
-    return f"next: semel {what} --request {quoted(gap.request_key)}{interval}"
+    return f"semel {what} --request {quoted(gap.request_key)}{interval}"
 
 
 def _span(days: Iterable[date]) -> str:
@@ -264,7 +270,7 @@ def commit(answer: "Committed") -> str:
     if answer.losses or answer.found:  # What stage told is not what it came to.
         lines += counts(answer.counts)
     done = answer.batch.status is BatchStatus.FINALIZED
-    lines.append("next: nothing, it is finalized" if done else "next: finalize")
+    lines.append("it is finalized" if done else "next: finalize")
     return "\n".join(lines)
 
 
@@ -281,7 +287,7 @@ def finalize(answer: "Finalized") -> str:
         of = f"{answer.batch.spec['name']} --batch {answer.batch.batch_id}"
         lines.append(f"what was set aside, and why: semel letters {of}")
     lines += [answer.note] if answer.note else []
-    lines += [f"marker: {answer.marker}", "next: nothing; readers see this batch, whole"]
+    lines += [f"marker: {answer.marker}", "readers see this batch, whole"]
     return "\n".join(lines)
 
 
@@ -313,7 +319,7 @@ def replay(found: "list[Root]", done: "list[Replayed]") -> str:
             f"left alone: {_count(len(alone), 'batch', 'batches')} ({', '.join(shown)}), whose "
             "newest output this request made; --request with a new name computes it again"
         )
-    return "\n".join([*lines, "next: nothing; readers see these outputs, whole"])
+    return "\n".join([*lines, "readers see these outputs, whole"])
 
 
 def would_follow(links: "list[Link]") -> str:
@@ -353,7 +359,7 @@ def requarantine(done: "list[Admitted]") -> str:
         for one in done
         if one.batch and one.finalized
     ]
-    return "\n".join([*(lines or [_NO_LETTERS]), "next: nothing; readers see these batches, whole"])
+    return "\n".join([*(lines or [_NO_LETTERS]), "readers see these batches, whole"])
 
 
 def _replayed(one: "Replayed") -> str:
