@@ -1,17 +1,20 @@
 """The walk of a newcomer at a terminal: each answer says what to type, in words of one meaning."""
 
+import json
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from fixtures.airflow.pages import Pages
 from fixtures.batches.account import committed, ids, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
+from semel import settings
 from semel.archive import layout
 from semel.ledger import Ledger
 
 DAYS = {"path": "in/*.jsonl", "select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
-WARNS = {**DAYS, "on_refused": "warn"}
 
 pytestmark = pytest.mark.usefixtures("ledger")
 
@@ -94,6 +97,26 @@ def test_new_columns_are_accepted_and_then(bench: Workbench, shell: Shell, by_da
     assert accept == "accept events --columns" or accept == "semel accept events --columns"
     [step] = steps(shell.runs(accept))
     assert "finalized: batch 2 of events, 10 rows" in shell.runs(step)
+
+
+def test_a_backfill_beside_a_local_stack(
+    pages: Pages, bench: Workbench, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command of Airflow would make a new Airflow at home: the page is named that makes the
+    backfill, and the command that needs no Airflow.
+    """
+    monkeypatch.setenv("SEMEL_STATE_DIR", str(bench.folder))
+    settings.addresses_file().write_text(json.dumps({"AIRFLOW__API__BASE_URL": "http://there:1"}))
+    source = {**DAYS, "interval_from": "day-%Y-%m-%d.jsonl"}
+    bench.spec(source=source, schedule="@daily")
+    bench.write("in/day-2026-11-02.jsonl", events(0, 10))
+    said = shell.runs("semel gaps events", code=1)
+    run_it = "semel run events --interval 2026-11-02 2026-11-03"
+    assert steps(said) == [run_it], said
+    [url] = re.findall(r"http://there:1(/\S+);", said)
+    assert "1 run" in " ".join(re.sub("<[^>]+>", "", pages.get(url).text).split())
+    shell.runs(run_it)
+    assert steps(shell.runs("semel gaps events")) == []
 
 
 def test_a_batch_of_several_days_shows_its_counts(bench: Workbench, shell: Shell) -> None:

@@ -121,7 +121,8 @@ def gaps_beside(
         shown, offers, refused = steadily(spec.name, lambda: unplanned(spec))
         for note in shown.notes:
             log(note)
-        found = [gap for offer in offers for gap in _of(offer, {})]
+        whens = {one.name: one.when for one in shown.found}
+        found = [_dated(gap, whens.get(gap.name)) for offer in offers for gap in _of(offer, {})]
         return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused), shown.found
     pipeline_id = pipeline.pipeline_id
     seen = steadily(spec.name, lambda: look(ledger, pipeline, Request(spec=spec, log=log)))

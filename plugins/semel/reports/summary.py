@@ -12,6 +12,7 @@ from semel.declare.wording import FILES_NAMED_MAX, KEYS_NAMED_MAX, named, size
 from semel.declare.wording import count as _count
 from semel.model.batch import LABELS, Batch, BatchStatus, Counts, Ignored, run_of
 from semel.reports.intervals import moment
+from semel.settings import local_airflow
 
 if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take half a second.
     from semel.collect import Collected
@@ -147,7 +148,7 @@ def takes(name: str, schedule: str | None, days: Iterable[date]) -> list[str]:
     """What takes the unclaimed files of days, as lines; none when the schedule still does.
 
     A run by the schedule takes only the interval that ended last. The backfill has to reprocess:
-    Airflow passes over each day that has a run.
+    Airflow passes over each day that has a run. The local stack's Airflow has a page for it.
     """
     today = datetime.now(UTC).date()
     due = sorted(day for day in days if schedule is None or day < today)
@@ -155,6 +156,12 @@ def takes(name: str, schedule: str | None, days: Iterable[date]) -> list[str]:
         return []
     if schedule is None:
         return [f"next: {run_of_days(name, due)}"]
+    if url := local_airflow():
+        span = f"from={due[0]}T00:00:00Z&to={due[-1] + timedelta(days=1)}T00:00:00Z"
+        return [
+            f"a backfill does so in Airflow: {url}/semel/dags/{name}/backfill?{span}; or",
+            f"next: {run_of_days(name, due)}",
+        ]
     return [
         f"next: {backfill_of_days(name, due)}",
         f"or the same on the DAG's page: Trigger, Backfill, {_span(due)}, All Runs; or",
