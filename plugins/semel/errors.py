@@ -70,6 +70,10 @@ class TerminalError(SemelError):
     """The same call fails again until somebody changes something."""
 
 
+class UsageError(TerminalError):
+    """A command names something that cannot be. Its exit code is that of a wrong usage."""
+
+
 class SpecError(TerminalError):
     """A pipeline's YAML is wrong. The message names file, line and key."""
 

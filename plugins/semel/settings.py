@@ -22,6 +22,7 @@ HOME_VARIABLE = "SEMEL_HOME"
 PIPELINES_VARIABLE = "SEMEL_PIPELINES_DIR"
 TRANSFORMS_VARIABLE = "SEMEL_TRANSFORMS_DIR"
 DATA_VARIABLE = "SEMEL_DATA_ROOTS"
+AIRFLOW_VARIABLE = "AIRFLOW__API__BASE_URL"
 
 told: dict[str, str] = {}
 """Variables that Airflow tells a server for a while; they may change, unlike its environment's."""
@@ -53,6 +54,13 @@ def connection(name: str) -> str | None:
     return _known(connection_variable(name))
 
 
+def local_airflow() -> str | None:
+    """The URL of the local stack's Airflow, whose command line needs the environment of the stack.
+    None: there is no local stack.
+    """
+    return _written().get(AIRFLOW_VARIABLE)
+
+
 def addresses_file() -> Path:
     """Where the local stack writes its addresses, by variable. They hold passwords: mode 0600."""
     return state_dir() / "addresses.json"
@@ -69,14 +77,18 @@ def _address(variable: str) -> str:
 
 
 def _known(variable: str) -> str | None:
-    if named := _said(variable):
-        return named
+    return _said(variable) or _written().get(variable)
+
+
+def _written() -> dict[str, str]:
+    """What the local stack has written down, by variable; nothing without one."""
     path = addresses_file()
     try:
-        return json.loads(path.read_text(encoding="utf-8")).get(variable)
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {**found}
     except FileNotFoundError:
-        return None
-    except (ValueError, AttributeError) as error:
+        return {}
+    except (ValueError, TypeError) as error:
         raise TerminalError(
             f"{path} is not what semel wrote ({error}); remove it and start the local stack",
             next=_start(),

@@ -110,7 +110,7 @@ def test_the_whole_day(stack: Stack, ui: Ui) -> None:
     frame = ui.days(NAME)
     for days in range(1, 8):  # The first of them is the schedule's own: the trigger unpaused it.
         row = frame.locator(f"#d{ago(days):%Y%m%d}")
-        expect(row.locator(".chip")).to_have_text("✓ complete")
+        expect(row.locator(".chip")).to_have_text("✓ finalized")
         expect(row.locator("td.n").first).to_have_text(f"{ROWS}")
     picture(ui.page, "days")
     assert output() == dict.fromkeys((ago(days) for days in range(1, 8)), ROWS)

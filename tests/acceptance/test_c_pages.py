@@ -50,7 +50,7 @@ def test_a_person_sees_which_days_are_complete(
     stack: Stack, week: str, page: Page, browser: Browser
 ) -> None:
     """From the navigation to a pipeline, its days, a batch; by the DAG's tab too; when the printed
-    command has run, its day is complete. Without a login there is nothing.
+    command has run, its day is finalized. Without a login there is nothing.
 
     That Airflow shows semel's pages, and a browser what is on them, only a browser shows.
     """
@@ -74,14 +74,14 @@ def test_a_person_sees_which_days_are_complete(
     page.goto(where)
     states = page.locator("tbody tr[id] .chip").all_inner_texts()
     assert [text.split(" ", 1)[1] for text in states] == [
-        "nothing there", "nothing there", "unclaimed", "unclaimed", "unclaimed", "complete",
-        "complete",
+        "nothing there", "nothing there", "unclaimed", "unclaimed", "unclaimed", "finalized",
+        "finalized",
     ]  # fmt: skip
     shown = page.locator("#d20261103 code").inner_text()
     assert shown == week
     assert stack.call(*shown.split()[1:])[0] == 0
     page.reload()
-    expect(page.locator("#d20261103 .chip")).to_have_text(re.compile("complete"))
+    expect(page.locator("#d20261103 .chip")).to_have_text(re.compile("finalized"))
     page.locator("#d20261103 a[title^='Batch']").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(
         re.compile(r"Batch \d+ of visits: finalized")

@@ -171,7 +171,7 @@ def test_a_wrong_transform_is_corrected(stack: Stack, sold: list[date], ui: Ui) 
     frame.get_by_role("button", name="Show").click()
     for day in days:
         row = frame.locator(f"#d{day:%Y%m%d}")
-        expect(row.locator(".chip")).to_have_text("✓ complete")
+        expect(row.locator(".chip")).to_have_text("✓ finalized")
         expect(row).to_contain_text(re.compile(r"generation 2, by batch \d+, on \d{4}"))
         expect(row.locator("td.n").nth(1)).to_have_text(f"{ROWS}")
     picture(ui.page, "replayed")

@@ -188,7 +188,7 @@ def test_a_file_within_the_delay_holds_its_day(
     run(ledger, spec, "late", of(3))
     assert not completeness.of(ledger, spec).complete(*of(3))
     told = shell.runs("semel windows events --from 2025-11-03 --to 2025-11-05")
-    [command] = {line for line in told.splitlines() if line.startswith("next: semel run")}
+    [command] = [line for line in told.splitlines() if " --interval 2025-11-04" in line]
     shell.runs(command.removeprefix("next: "))
     assert completeness.of(ledger, spec).complete(*of(3))
     assert covered(ledger) == [of(3, days=2)]
@@ -417,7 +417,7 @@ def test_a_person_ends_a_hold(bench: Workbench, ledger: Ledger, shell: Shell) ->
     bench.write("in/b.jsonl", at(5, name="b"))
     run(ledger, spec, "r2")
     told = shell.runs("semel accept events --late")
-    assert told == "events: windows are complete up to 2025-11-03 05:00:00 UTC\n"
+    assert told == "events: windows are complete up to 2025-11-03 05:00:00 UTC\nnext: semel windows events\n"
     assert event_time(ledger) == 5
     with ledger.engine.connect() as connection:
         found = connection.exec_driver_sql("SELECT late_by, late_at FROM semel.pipeline").one()
@@ -706,7 +706,7 @@ def test_windows_in_words(bench: Workbench, ledger: Ledger, shell: Shell) -> Non
     """A hole names the command that fills it; after it the windows are complete."""
     spec = by_day(bench)
     said = shell.runs("semel windows events --from 2025-11-03 --to 2025-11-03")
-    assert "2025-11-03 not yet 2025-11-03" in " ".join(said.split())
+    assert "2025-11-03 not run 2025-11-03" in " ".join(said.split())
     assert "nothing of events is covered yet" in said
     for number in (3, 4, 5):
         land(bench, number)
@@ -715,15 +715,16 @@ def test_windows_in_words(bench: Workbench, ledger: Ledger, shell: Shell) -> Non
     told = shell.runs("semel windows events --from 2025-11-03 --to 2025-11-06").splitlines()
     assert [" ".join(line.split()) for line in told] == [
         "window state waits for",
-        "2025-11-06 not yet 2025-11-06",
+        "2025-11-06 hole 2025-11-06",
         "2025-11-05 complete",
         "2025-11-04 hole 2025-11-04",
         "2025-11-03 complete",
+        "next: semel run events --interval 2025-11-06 2025-11-07",
         "next: semel run events --interval 2025-11-04 2025-11-05",
     ]
     shell.runs(told[-1].removeprefix("next: "))
     newest = shell.answers("semel windows events")["answer"]["windows"]
-    assert [w["state"] for w in newest[:5]] == ["not yet", *["complete"] * 3, "not run"]
+    assert [w["state"] for w in newest[:5]] == ["hole", *["complete"] * 3, "not run"]
     assert len(newest) == 31
     line = "the newest complete window: 2025-11-05; `semel windows events` lists the newest"
     assert line in shell.runs("semel days events").splitlines()
@@ -770,10 +771,11 @@ def test_windows_of_a_schedule(bench: Workbench, ledger: Ledger, shell: Shell) -
     run(ledger, spec, "r", (day(3), day(3) + DAY / 2))
     told = shell.runs("semel windows events --from 2025-11-03 --to 2025-11-03").splitlines()
     assert [" ".join(line.split()) for line in told[1:]] == [
-        "2025-11-03 12:00 to 2025-11-04 00:00 UTC not yet 2025-11-03 12:00 to 2025-11-04 00:00 UTC",
+        "2025-11-03 12:00 to 2025-11-04 00:00 UTC hole 2025-11-03 12:00 to 2025-11-04 00:00 UTC",
         "2025-11-03 00:00 to 12:00 UTC complete",
+        "next: semel run events --interval 2025-11-03T12:00:00 2025-11-04",
     ]
-    assert len(shell.runs("semel windows events").splitlines()) == 32
+    assert len(shell.runs("semel windows events").splitlines()) == 33
 
 
 def test_a_delay_that_no_run_looks_back_for(bench: Workbench, shell: Shell) -> None:

@@ -69,7 +69,7 @@ def test_each_day_has_its_state(week: Spec, ledger: Ledger) -> None:
     answer = asked(ledger, week)
     assert len(answer.days) == 31 and answer.days[-1].end == day(9)
     assert states(answer) == {
-        1: State.COMPLETE, 2: State.PARTLY, 3: State.IN_WORK, 4: State.UNCLAIMED,
+        1: State.FINALIZED, 2: State.PARTLY, 3: State.IN_WORK, 4: State.UNCLAIMED,
         5: State.WAITING, 6: State.REFUSED, 7: State.NOTHING, 8: State.NOTHING,
     }  # fmt: skip
     first, second, third, fourth = answer.days[-8:-4]
@@ -99,7 +99,7 @@ def test_a_batch_without_an_attempt_at_work_has_failed(
 
 
 def test_the_ledger_alone_claims_nothing_of_the_source(week: Spec, ledger: Ledger) -> None:
-    """Without a look at the source no day is called complete or empty."""
+    """Without a look at the source no day is called finalized or empty."""
     answer = asked(ledger, week, look=False)
     assert not answer.looked and answer.undated is None
     found = states(answer)
@@ -111,14 +111,14 @@ def test_the_ledger_alone_claims_nothing_of_the_source(week: Spec, ledger: Ledge
 def test_the_command_of_an_unclaimed_day_reads_it(
     week: Spec, ledger: Ledger, shell: Shell
 ) -> None:
-    """As it is printed; the day is complete after it, and so is one that more came of."""
+    """As it is printed; the day is finalized after it, and so is one that more came of."""
     said = shell.runs("semel days events --from 2026-11-01 --to 2026-11-07")
     commands = [line.removeprefix("next: ") for line in said.splitlines() if "next: " in line]
     assert len(commands) == 2, said
     for command in commands:
         shell.runs(command)
     answer = asked(ledger, week)
-    assert [states(answer)[n] for n in (2, 4)] == [State.COMPLETE] * 2
+    assert [states(answer)[n] for n in (2, 4)] == [State.FINALIZED] * 2
     assert answer.days[-7].counts.survivors == 11
 
 
@@ -130,7 +130,7 @@ def test_a_batch_of_several_days_counts_in_none(bench: Workbench, ledger: Ledger
     run(ledger, spec, "r1", interval(1, 3))
     answer = asked(ledger, spec)
     cells = {cell.start.day: cell for cell in answer.days[-8:]}
-    assert states(answer)[3] is State.COMPLETE  # A finalized batch is of it.
+    assert states(answer)[3] is State.FINALIZED  # A finalized batch is of it.
     for number in (1, 2, 3):
         [batch] = cells[number].batches
         assert not batch.whole and batch.counts.survivors == 20
@@ -146,7 +146,7 @@ def test_a_day_that_another_interval_took_is_complete(bench: Workbench, ledger: 
     land(bench, 3)
     run(ledger, spec, "r4", interval(4))
     found = states(asked(ledger, spec))
-    assert (found[3], found[2]) == (State.COMPLETE, State.NOTHING)
+    assert (found[3], found[2]) == (State.FINALIZED, State.NOTHING)
     land(bench, 2)
     plan(ledger, spec, "r4b", interval(4))
     assert states(asked(ledger, spec))[2] is State.IN_WORK
@@ -188,7 +188,7 @@ def test_days_of_long_ago_are_shown_when_nothing_is_newer(bench: Workbench, ledg
 def test_a_file_of_a_time_that_is_yet_to_come(
     bench: Workbench, ledger: Ledger, shell: Shell, also: list[str]
 ) -> None:
-    """The days that are shown end today, or with what is older; no day is a hole for it, and its
+    """The days that are shown end today, or with what is older; no day is empty for it, and its
     own day is named.
     """
     spec = bench.spec(source=BY_DAY)
@@ -197,7 +197,7 @@ def test_a_file_of_a_time_that_is_yet_to_come(
     answer = asked(ledger, spec)
     last = datetime(2013, 1, 5, tzinfo=UTC) if also == ["2013-01-05"] else day(8)
     assert answer.days[-1].start == last
-    assert State.HOLE not in {cell.state for cell in answer.days if cell.start > last - DAY}
+    assert State.EMPTY not in {cell.state for cell in answer.days if cell.start > last - DAY}
     assert answer.ahead == datetime(2107, 12, 31, tzinfo=UTC)
     said = shell.runs("semel days events")
     assert "the last of 2107-12-31: a zip archive or a wrong clock may have set them" in said
@@ -259,7 +259,7 @@ def test_a_week_in_words(shell: Shell) -> None:
     """Each line says interval, state, account and batches; `semel batches` has intervals too."""
     said = shell.runs("semel days events --from 2026-11-01 --to 2026-11-07").splitlines()
     assert [" ".join(line.split()) for line in said[1:8]] == [
-        "2026-11-01 complete 10 10 0 1",
+        "2026-11-01 finalized 10 10 0 1",
         "2026-11-02 partly 10 10 0 2 1 unclaimed (58 bytes)",
         "2026-11-03 in work 3 1 in an open batch",
         "2026-11-04 unclaimed 1 unclaimed (580 bytes)",

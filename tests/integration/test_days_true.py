@@ -39,13 +39,13 @@ def test_a_hole_is_no_day_before_the_data_began(
     for number in (3, 5):
         land(bench, number)
         run(ledger, spec, f"r{number}", interval(number))
-    expected = {2: State.NOTHING, 3: State.COMPLETE, 4: State.HOLE, 5: State.COMPLETE}
+    expected = {2: State.NOTHING, 3: State.FINALIZED, 4: State.EMPTY, 5: State.FINALIZED}
     found = states(asked(ledger, spec))
     assert {n: found[n] for n in expected} == expected and found[6] is State.NOTHING
     page = pages.get("/semel/dags/events?from=2026-11-02&to=2026-11-06").text
-    assert page.count('class="chip s-hole"') == 2, "its line, and the legend's"
+    assert page.count('class="chip s-empty"') == 2, "its line, and the legend's"
     (bench.data / "in/day-2026-11-03.jsonl").unlink()
-    assert states(asked(ledger, spec))[4] is State.HOLE
+    assert states(asked(ledger, spec))[4] is State.EMPTY
     assert states(asked(ledger, spec, look=False))[4] is State.NO_BATCH
 
 

@@ -51,7 +51,7 @@ def test_nothing_has_come_for_a_day(bench: Workbench, ledger: Ledger) -> None:
     run(ledger, spec, "by hand", times)
     assert settled(spec).ids == [*ids(20, 30), *ids(40, 50)]
     lines = told(plan(ledger, spec, "airflow:events:r3", day(3)))
-    assert lines == ["nothing to do: no file of 2026-01-03 has come for events", "next: nothing"]
+    assert lines == ["nothing to do: no file of 2026-01-03 has come for events"]
 
 
 def test_what_a_schedule_takes_is_not_advised(bench: Workbench, ledger: Ledger) -> None:
@@ -62,7 +62,7 @@ def test_what_a_schedule_takes_is_not_advised(bench: Workbench, ledger: Ledger) 
     lines = told(plan(ledger, spec, "airflow:events:r1", day(3)))
     assert lines[1:] == [
         f"1 file of other days, {today:%F}, is new or changed",
-        "next: nothing, the schedule takes them once their interval has ended",
+        "the schedule takes them once their interval has ended",
     ]
     bench.write("in/2026-01-02.jsonl", events(10, 20))
     lines = told(plan(ledger, spec, "airflow:events:r2", day(3)))
@@ -96,12 +96,12 @@ def test_another_run_has_the_records(bench: Workbench, ledger: Ledger) -> None:
     run(ledger, spec, "airflow:events:scheduled__a", day(3))
     first = "nothing to do: all records that 1 file of 2026-01-03 holds have a batch"
     has = "batch 1 (run scheduled__a) has 1 file, finalized, 10 new"
-    assert told(plan(ledger, spec, "airflow:events:b", day(3))) == [first, has, "next: nothing"]
+    assert told(plan(ledger, spec, "airflow:events:b", day(3))) == [first, has]
     bench.write("in/2026-01-03.jsonl", events(10, 20), "ab")
     plan(ledger, spec, "airflow:events:manual__c", day(3))
     at_work = "batch 2 (run manual__c) is at work on 1 file"
     lines = told(plan(ledger, spec, "airflow:events:b", day(3)))
-    assert lines == [first, at_work, has, "next: nothing"]
+    assert lines == [first, at_work, has]
 
 
 def test_a_committed_batch_is_named_as_such(bench: Workbench, ledger: Ledger) -> None:
@@ -112,7 +112,7 @@ def test_a_committed_batch_is_named_as_such(bench: Workbench, ledger: Ledger) ->
     lines = told(plan(ledger, spec, "other"))
     assert lines == [
         "nothing to do: all records that 1 file holds have a batch",
-        "batch 1 (run cli) has 1 file, committed, 10 new", "next: nothing",
+        "batch 1 (run cli) has 1 file, committed, 10 new",
     ]  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def test_an_empty_source(bench: Workbench, ledger: Ledger) -> None:
     assert told(plan(ledger, spec, "r1"))[:1] == [first]
     (bench.data / "in" / "_notes.txt").touch()
     assert lines_of(summary.plan(plan(ledger, spec, "r1"))) == [
-        first, "no file matches 'in/*.jsonl'", "next: nothing"
+        first, "no file matches 'in/*.jsonl'"
     ]  # fmt: skip
     for number in range(5):
         (bench.data / "in" / f"2026-01-0{number}.json").touch()

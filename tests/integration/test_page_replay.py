@@ -144,7 +144,7 @@ def test_who_may_not_trigger_replays_nothing(
     # Attacks A8.
     three_days(bench, ledger)
     seen = pages.get(f"{DAYS}?from=2026-01-01&to=2026-01-03", "viewer").text
-    assert "complete" in seen and "/replay?" not in seen
+    assert "finalized" in seen and "/replay?" not in seen
     token = token_of(asked(pages))
     assert pages.get(f"{WHERE}?{THREE}", "viewer").status == 403
     assert pages.get(f"{WHERE}?{THREE}", None).status == 401
@@ -174,8 +174,8 @@ def test_pages_tell_the_generation(
         day: text_of(row) for day, row in re.findall(r'<tr id="d(\d+)">(.*?)</tr>', days, re.S)
     }
     assert f"2 generation 3, by batch 5 , on {today}" in rows["20260102"]
-    assert "complete" in rows["20260102"] and " 10 10 0 0 " in rows["20260102"]
-    assert "complete" in rows["20260101"] and "batch 6 replays it" in rows["20260101"]
+    assert "finalized" in rows["20260102"] and " 10 10 0 0 " in rows["20260102"]
+    assert "finalized" in rows["20260101"] and "batch 6 replays it" in rows["20260101"]
     assert "generation" not in rows["20260103"]
     cells = re.findall(r'<td class="n"([^>]*)>', days + asked(pages))
     assert len(cells) > 8 and all("title=" in cell for cell in cells)
@@ -222,7 +222,7 @@ def test_records_that_were_admitted_are_of_their_day(
     admitted(ledger, spec)
     days = pages.get(f"{DAYS}?from=2026-01-01&to=2026-01-01").text
     row = text_of(re.findall(r'<tr id="d20260101">(.*?)</tr>', days, re.S)[0])
-    assert row.startswith("2026-01-01 ✓ complete replay 12 11 0 1 2 "), row
+    assert row.startswith("2026-01-01 ✓ finalized replay 12 11 0 1 2 "), row
     shown = text_of(pages.get(f"{DAYS}/batches/2").text)
     assert "the dead letters of batch 1" in shown and "2026-01-01.jsonl" in shown
     replayed(ledger, spec, 2, "again")

@@ -113,7 +113,10 @@ def test_windows_without_counts(pages: Pages, bench: Workbench, ledger: Ledger) 
     page = pages.get(PATH).text
     assert page.count("complete</span>") >= 2 and "hole</span>" in page
     assert "has what is not finalized" not in page and "window (UTC)" in page
-    assert "open until runs have come to 2026-11-05 00:00 UTC" in page
+    assert "semel run events --interval 2026-11-04 2026-11-05" in page
+    today = datetime.now(UTC).date()
+    newest = pages.get(f"{PATH}?from={today}&to={today}").text
+    assert f"open until runs have come to {today + timedelta(days=1)} 00:00 UTC" in newest
     late = bench.data / f"in/{days[0]:%Y-%m-%d}.jsonl"
     late.write_bytes(late.read_bytes() * 2)
     page = pages.get(PATH).text

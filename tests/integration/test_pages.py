@@ -102,7 +102,7 @@ def test_days_and_what_to_do(pages: Pages, bench: Workbench, ledger: Ledger) -> 
     rows = re.findall(r'<tr id="d(\d+)">(.*?)</tr>', text, re.S)
     assert [day for day, _ in rows] == ["20261103", "20261102", "20261101"]
     found = {day[-1]: body for day, body in rows}
-    assert "nothing there" in found["3"] and "complete" in found["1"]
+    assert "nothing there" in found["3"] and "finalized" in found["1"]
     assert "bytes of 1 file unclaimed" in found["2"]
     assert "<code>semel run events --interval 2026-11-02 2026-11-03</code>" in found["2"]
     assert 'href="/dags/events/runs/scheduled__1"' in found["1"]
@@ -168,7 +168,7 @@ def test_one_backfill_of_all_missing_days(
 def test_without_its_folder_the_ledger_is_shown(
     pages: Pages, bench: Workbench, ledger: Ledger
 ) -> None:
-    """A server that sees neither the declaration nor the source calls no day complete."""
+    """A server that sees neither the declaration nor the source calls no day finalized."""
     source = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl"}
     spec = bench.spec(source=source)
     bench.write("in/day-2026-11-01.jsonl", events(0, 10))

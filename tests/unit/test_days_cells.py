@@ -10,7 +10,7 @@ from semel.model.batch import dag_run_of
 from semel.reports.intervals import DAYS_MAX, cells_of
 from semel.reports.progress import Facts, State, judge
 
-C, P, U, W = State.COMPLETE, State.PARTLY, State.UNCLAIMED, State.WAITING
+C, P, U, W = State.FINALIZED, State.PARTLY, State.UNCLAIMED, State.WAITING
 D, N, B = State.DONE, State.NOTHING, State.NO_BATCH
 
 TABLE = {
@@ -46,7 +46,7 @@ def test_the_state_of_every_cell(bits: tuple[bool, ...]) -> None:
     elif is_open:
         assert found is State.IN_WORK
     elif looked and between and not any(rest):
-        assert found is State.HOLE
+        assert found is State.EMPTY
     else:
         assert found is TABLE[tuple(rest)][0 if looked else 1]
 

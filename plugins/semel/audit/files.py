@@ -81,14 +81,11 @@ def _check_order(markers: list[Marker], lost: set[int], findings: Findings) -> N
             findings.blame("markers", Offender(what=what, batch=marker.batch_id))
         elif missing := set(range(expected, marker.commit_seq)) - lost:
             what = (
-                f"commits {min(missing)} to {max(missing)} have no marker: batches that have "
-                "committed and are not finalized (run finalize), or whose marker was removed"
+                f"commits {min(missing)} to {max(missing)}, before that of batch "
+                f"{marker.batch_id}, have no marker: batches that have committed and are not "
+                "finalized (run finalize), or whose marker was removed"
             )
-            findings.blame(
-                "markers",
-                Offender(what=what, batch=marker.batch_id),
-                count=len(missing),
-            )
+            findings.blame("markers", Offender(what=what), count=len(missing))
         expected = max(expected, marker.commit_seq + 1)
 
 

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from semel import __version__, console
-from semel.errors import Doing, SemelError
+from semel.errors import Doing, SemelError, UsageError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -210,6 +210,4 @@ def _help_of(words: list[str]) -> str:
 
 
 def _exit_code(error: SemelError) -> int:
-    from semel.pipeline import UnknownPipelineError
-
-    return EXIT_USAGE if isinstance(error, UnknownPipelineError) else EXIT_FAILED
+    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED

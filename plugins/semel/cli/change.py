@@ -98,8 +98,25 @@ def accept(
         else:
             way = _columns if columns else _moved if moved else _late
             payload, lines = way(ledger, spec)
+        if refused is None:
+            verb = "audit" if erased else "windows" if late else ""
+            lines.append(_next(ledger, spec, verb, resume=columns or moved))
     payload = {"pipeline": pipeline, **payload}
     console.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
+
+
+def _next(ledger: "Ledger", spec: "Spec", verb: str, *, resume: bool) -> str:
+    """The line with the command that goes on: of this verb, or with a batch that waits for what was
+    accepted (`resume`), or a run. A run by intervals needs one, which gaps prints.
+    """
+    from semel.reports.gaps import State, opened
+    from semel.reports.summary import resumes
+
+    waiting = [gap for gap in opened(ledger, spec) if gap.state is State.PLANNED and resume]
+    if waiting:
+        return f"next: {resumes(spec.name, waiting[0])}"
+    goes_on = "run" if spec.source.select == "arrival" else "gaps"
+    return f"next: semel {verb or goes_on} {spec.name}"
 
 
 _Answer = tuple[dict[str, Any], list[str]]

@@ -1,4 +1,4 @@
-"""`semel days`: which intervals of a pipeline are complete, and what reads those that are not."""
+"""`semel days`: what of each interval is finalized, and the commands that read the rest."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +10,7 @@ from semel.cli import options
 from semel.declare.wording import FILES_NAMED_MAX
 
 if TYPE_CHECKING:
-    from semel.reports.days import Day, Days
+    from semel.reports.days import BatchOfDay, Day, Days
     from semel.reports.progress import Seen
 
 _UNSETTLED = ("unclaimed", "open", "waiting", "refused")
@@ -96,9 +96,7 @@ def _notes(answer: "Days", items: str, unit: str) -> list[str]:
     from semel.reports.days import DAYS_BATCHES_MAX
     from semel.reports.summary import interval
 
-    lines = []
-    if any(not b.whole for day in answer.days for b in day.batches):
-        lines.append("* this batch's interval is longer: its records count in no line")
+    lines = _longer(answer)
     if answer.newest:
         lines.append(f"nothing is newer than {answer.newest:%F}; --from and --to show other days")
     if answer.ahead:
@@ -131,6 +129,28 @@ def _notes(answer: "Days", items: str, unit: str) -> list[str]:
     if rest := todo[FILES_NAMED_MAX :]:
         lines.append(f"and {len(rest):,} more, the first of them `{rest[0]}`")
     return lines
+
+
+def _longer(answer: "Days") -> list[str]:
+    """The batches that count in no line, because they are of several, with their accounts."""
+    from semel.reports.summary import interval
+
+    longer = {b.batch_id: b for day in answer.days for b in day.batches if not b.whole}
+    lines = [
+        f"* batch {b.batch_id} of {interval(b.start, b.end)} ({_account(b)}) spans several lines, "
+        "and counts in none"
+        for b in longer.values()
+    ]
+    more = len(lines) - FILES_NAMED_MAX
+    return [*lines[:FILES_NAMED_MAX], *([f"* and {more:,} more batches"] if more > 0 else [])]
+
+
+def _account(batch: "BatchOfDay") -> str:
+    counts = batch.counts
+    if counts is None:
+        return str(batch.status)
+    aside = counts.quarantined + counts.late
+    return f"{counts.records_read:,} read, {counts.survivors:,} new, {aside:,} set aside"
 
 
 def _commands(answer: "Days") -> list[str]:

@@ -45,7 +45,7 @@ def audit(
     """Prove from files alone that the output holds each record of the source once. Exit 1 if not.
 
     Reads source, output, decisions, dead letters and the kept texts of transforms again; asks
-    neither ledger nor catalog.
+    neither ledger nor catalog. Where a marker is missing, the ledger names the next step.
 
     Example: semel audit flights
     """
@@ -84,7 +84,7 @@ def audit(
         )
         console.result.print(text, markup=False)
         if not verdict.ok:
-            for step in _steps(verdict, copy=sink is not None):
+            for step in _steps(spec, verdict, copy=sink is not None):
                 print(f"next: {step}")
 
     console.emit(verdict.to_json(), as_json=as_json, render=render)
@@ -92,16 +92,35 @@ def audit(
         raise typer.Exit(1)
 
 
-def _steps(verdict: "Verdict", *, copy: bool) -> list[str]:
-    """What to do about a verdict that failed. Output that is gone is computed again, if not of a
-    copy.
+def _steps(spec: "Spec", verdict: "Verdict", *, copy: bool) -> list[str]:
+    """What to do about a verdict that failed. A batch that has committed is finalized first; output
+    that is gone is computed again, if not of a copy.
     """
+    broken = [one for check in verdict.checks for one in check.offenders]
+    if not copy and any(one.batch is None and one.file is None for one in broken):  # No marker.
+        return [_finalizing(spec) or f"semel batches {spec.name}"]
     found = () if copy else verdict.to_replay[:FILES_NAMED_MAX]
     if found:
         spans = [f"{a}..{b}" if b > a else f"{a}" for a, b in found]
         return [f"semel replay {verdict.pipeline} --batches {span}" for span in spans]
-    broken = [one.batch for check in verdict.checks for one in check.offenders if one.batch]
-    return [f"semel show {min(broken)}" if broken else f"semel batches {verdict.pipeline}"]
+    batches = [one.batch for one in broken if one.batch]
+    return [f"semel show {min(batches)}" if batches else f"semel batches {verdict.pipeline}"]
+
+
+def _finalizing(spec: "Spec") -> str | None:
+    """The command that finalizes the first batch that has committed. None: the ledger knows none,
+    or does not answer.
+    """
+    from semel.errors import UnavailableError
+    from semel.ledger import Ledger
+    from semel.reports.gaps import State, opened
+    from semel.reports.summary import resumes
+
+    with suppress(UnavailableError), Ledger() as ledger:
+        waiting = [g for g in opened(ledger, spec) if g.state is State.COMMITTED and not g.replays]
+        if waiting:
+            return resumes(spec.name, min(waiting, key=lambda gap: gap.batch_id))
+    return None
 
 
 def find(
@@ -220,7 +239,7 @@ def _takes(spec: "Spec", found: "Gaps") -> list[str]:
     lines = [
         f"next: semel collect {spec.name}"
         if gap.state is State.COMMITTED
-        else resumes(spec.name, gap)
+        else f"next: {resumes(spec.name, gap)}"
         for gap in silent.values()
     ]
     late = takes(spec.name, spec.schedule, {gap.day for gap in found.gaps if gap.day})
@@ -230,7 +249,22 @@ def _takes(spec: "Spec", found: "Gaps") -> list[str]:
         lines.append(f"next: semel run {spec.name}")
     if unclaimed and spec.source.select == "interval" and not spec.source.dated:
         lines += _undated(spec, [gap for gap in found.gaps if gap.state is State.UNCLAIMED])
-    return lines
+    return [*lines, *(line for line in _settles(spec, found) if line not in lines)]
+
+
+def _settles(spec: "Spec", found: "Gaps") -> list[str]:
+    """The commands for refused files: what accepts each, or what reads it once it is corrected."""
+    from semel.repair.accept import command
+    from semel.reports.summary import run_of_days
+
+    commands = {refusal: command(spec, refusal) for refusal in found.refusals[:FILES_NAMED_MAX]}
+    lines = [f"next: {accept}" for accept in commands.values() if accept]
+    left = [refusal for refusal, accept in commands.items() if accept is None]
+    days = {refusal.when.astimezone(UTC).date() for refusal in left if refusal.when}
+    runs = f"semel run {spec.name}" if left and spec.source.select == "arrival" else ""
+    if days and spec.source.select == "interval":
+        runs = run_of_days(spec.name, days)
+    return [*lines, "once that is corrected:", f"next: {runs}"] if runs else lines
 
 
 def _undated(spec: "Spec", unclaimed: "list[Gap]") -> list[str]:
@@ -379,7 +413,10 @@ def _interval(r: Any) -> str:
 
 
 def show(
-    batch: Annotated[int, typer.Argument(help="The batch's number.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[PIPELINE] BATCH", help="The batch's number, and whose it is."),
+    ],
     as_json: console.AsJson = False,
 ) -> None:
     """Show all that is known of one batch: its claims, attempts, files, and the code that made it.
@@ -390,10 +427,17 @@ def show(
     from semel.ledger import Ledger
     from semel.sources.spec import declaration
 
+    pipeline, batch = _named(words)
     with Ledger() as ledger:
         found = ledger.rows("look", "batch", batch_id=batch)
         if not found:
             raise TerminalError(f"there is no batch {batch}", next="semel batches")
+        if pipeline not in (None, found[0]["pipeline"]):
+            raise TerminalError(
+                f"batch {batch} is of {found[0]['pipeline']}, and not of {pipeline}: all pipelines "
+                "of a ledger number their batches together",
+                next=f"semel batches {pipeline}",
+            )
         claims = ledger.rows("plan", "claims", batch_id=batch)
         attempts = ledger.rows("look", "attempts", batch_id=batch)
         files = ledger.rows("look", "files", batch_id=batch)
@@ -427,6 +471,23 @@ def show(
         "code": code,
     }
     console.emit(payload, as_json=as_json, render=render)
+
+
+def _named(words: list[str]) -> tuple[str | None, int]:
+    """The pipeline, if it is given, and the number of a batch."""
+    from semel import pipeline as pipelines
+    from semel.errors import UsageError
+
+    *names, number = words
+    if len(names) > 1:
+        raise typer.BadParameter("give the number of one batch")
+    name = pipelines.find(names[0]).name if names else None
+    if number.isdecimal():
+        return name, int(number)
+    raise UsageError(
+        f"{number!r} is not the number of a batch",
+        next=f"semel batches {name or pipelines.find(number).name}",
+    )
 
 
 _AS_ALL = (("generation", 1), ("guarantee", "exactly_once"), ("exact_from", 1))

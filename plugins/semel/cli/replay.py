@@ -7,6 +7,8 @@ import typer
 
 from semel import console
 from semel.cli import options
+from semel.declare.wording import FILES_NAMED_MAX
+from semel.model.batch import runs
 
 if TYPE_CHECKING:
     from semel.ledger import Ledger
@@ -83,6 +85,8 @@ def replay(
         )
     with Ledger() as ledger:
         roots = verb.roots(ledger, spec, batches=numbers, interval=between)
+        if numbers and not {*numbers} <= {*roots}:
+            console.say(_there(spec.name, numbers, roots))
         if requarantine:
             key = request or verb.request_of(spec)
             _judge_again(ledger, spec, key, roots, spark, dry_run=dry_run, as_json=as_json)
@@ -95,6 +99,15 @@ def replay(
         _compute_again(
             ledger, spec, request, roots, spark, command, dry_run=dry_run, as_json=as_json
         )
+
+
+def _there(name: str, asked: tuple[int, int], roots: list[int]) -> str:
+    """Which numbers of a range are batches of a pipeline."""
+    found = runs(roots, range(min(roots), max(roots) + 1))
+    spans = [f"{first}" if first == last else f"{first} to {last}" for first, last in found]
+    more = len(spans) - FILES_NAMED_MAX
+    shown = spans[:FILES_NAMED_MAX] + [f"and {more:,} more"] * (more > 0)
+    return f"of {asked[0]} to {asked[1]} {name} has batches {', '.join(shown)}"
 
 
 def _compute_again(

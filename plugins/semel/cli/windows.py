@@ -85,5 +85,5 @@ def _notes(answer: "Answer") -> list[str]:
     lines += [f"next: {command}" for command in commands[:FILES_NAMED_MAX]]
     rest = len(commands) - FILES_NAMED_MAX
     if rest > 0:
-        lines.append(f"next: the same for {rest:,} more holes")
+        lines.append(f"and {rest:,} more; the first of them: `{commands[FILES_NAMED_MAX]}`")
     return lines

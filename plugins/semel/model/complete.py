@@ -16,7 +16,7 @@ class State(Said):
     """What is known of a window."""
 
     COMPLETE = "complete", "All that may be expected of it is finalized."
-    HOLE = "hole", "Some of it is not covered, and time after it is: a run failed, or never ran."
+    HOLE = "hole", "Some of it is not covered, though its time is over: a run failed, or never ran."
     NOT_RUN = "not run", "Nothing of it is covered, nor of any time before it."
     NOT_YET = "not yet", "Its time, or the delay behind it, has not come yet."
     IN_WORK = "in work", "A batch that is not finalized yet has what is missing of it."
@@ -74,17 +74,20 @@ class Completeness:
         at = np.searchsorted(np.array(low), starts, "right") - 1
         return (at >= 0) & (np.array(high)[at] >= until)
 
-    def state(self, start: datetime, end: datetime) -> State:
-        """What is known of the window [start, end)."""
+    def state(self, start: datetime, end: datetime, due: datetime | None = None) -> State:
+        """What is known of the window [start, end). `due`: runs have had the time to cover all that
+        is before it.
+        """
         missing = self.missing(start, end)
         if not missing:
             return State.COMPLETE
         if self.held(start, end):
             return State.HELD
-        known, first = self.known, missing[0][0]
-        if self.covered is None or known is None or first >= known:
+        over, first = max(filter(None, (self.known, due)), default=None), missing[0][0]
+        if self.covered is None or over is None or first >= over:
             return State.NOT_YET
-        return State.NOT_RUN if first < self.covered.ranges[0][0] else State.HOLE
+        covered = self.covered.ranges
+        return State.HOLE if covered and first >= covered[0][0] else State.NOT_RUN
 
 
 def _plain(moment: datetime) -> np.datetime64:

@@ -20,7 +20,7 @@ from semel import settings
 from semel.declare import yaml as spec_yaml
 from semel.declare.place import Location
 from semel.declare.yaml import Problem
-from semel.errors import AGAIN, SpecError
+from semel.errors import AGAIN, SpecError, UsageError
 from semel.pipeline import machine
 from semel.pipeline.spec import Spec
 from semel.sinks import spec as sinks
@@ -29,7 +29,7 @@ _Key = TypeVar("_Key")
 _SINK = TypeAdapter(Annotated[Union[sinks.declarations()], Field(discriminator="type")])
 
 
-class UnknownPipelineError(SpecError):
+class UnknownPipelineError(SpecError, UsageError):
     """No pipeline has this name. The message lists those that there are. `meant`: the name that was
     given, and the one that it is like.
     """

@@ -26,7 +26,17 @@ from semel.model.batch import Pipeline
 from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
 from semel.plan import partitions
-from semel.sources import Evidence, Shown, Source, Spans, Word, accepting, as_read, since
+from semel.sources import (
+    Evidence,
+    Refusal,
+    Shown,
+    Source,
+    Spans,
+    Word,
+    accepting,
+    as_read,
+    since,
+)
 from semel.sources.spec import Records
 
 _ROUNDS_MAX = 20
@@ -47,6 +57,15 @@ _CHOICES: dict[str, tuple[How, ...]] = {
 def choices(declared: Records, reason: str) -> tuple[How, ...]:
     """What accepting can mean, by the reason of a refusal. Empty: something has to be fixed."""
     return tuple(how for how in _CHOICES.get(reason, ()) if how != "same" or declared.resumes)
+
+
+def command(spec: Spec, refusal: Refusal) -> str | None:
+    """The command that accepts a refused name, if its message offers that. Else None: something has
+    to be corrected, or a plan has to see it first.
+    """
+    ways = choices(spec.source, refusal.reason)
+    accept = accepting(spec.name, refusal.name, "--lost" if ways[:1] == ("lost",) else "")
+    return accept if ways and f"`{accept}" in refusal.detail else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -251,10 +251,12 @@ def _window(
     end: datetime,
     now: datetime,
 ) -> Window:
+    by_interval = is_complete.covered is not None
+    due = intervals.due(spec.schedule, now) if by_interval else None
     made = Window(
         start=start,
         end=end,
-        state=is_complete.state(start, end),
+        state=is_complete.state(start, end, due),
         missing=is_complete.missing(start, end),
     )
     if made.missing and not any(in_work.holes(*part) for part in made.missing):
@@ -262,7 +264,7 @@ def _window(
     if made.state is not State.HOLE:
         return made
     past = (
-        _cells(spec, is_complete.covered, low, min(high, is_complete.known, now))
+        _cells(spec, is_complete.covered, low, min(high, max(is_complete.known, due), now))
         for low, high in made.missing
     )
     return replace(

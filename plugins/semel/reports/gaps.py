@@ -6,6 +6,8 @@ from datetime import UTC, date, datetime
 from enum import StrEnum
 from functools import partial
 
+import sqlalchemy as sa
+
 from semel.ledger import Ledger, Row, pipelines, rows
 from semel.model.batch import Log
 from semel.pipeline.opening import open_source
@@ -15,7 +17,6 @@ from semel.sources import Found, Offer, Refusal, Shown, Spans, nothing_known, un
 
 LOSSES_SHOWN = 50
 """Recorded losses that `semel gaps` lists, newest first."""
-
 
 
 class State(StrEnum):
@@ -120,15 +121,13 @@ def gaps_beside(
         shown, offers, refused = steadily(spec.name, lambda: unplanned(spec))
         for note in shown.notes:
             log(note)
-        found = [gap for offer in offers for gap in _of(offer, {})]
+        whens = {one.name: one.when for one in shown.found}
+        found = [_dated(gap, whens.get(gap.name)) for offer in offers for gap in _of(offer, {})]
         return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused), shown.found
     pipeline_id = pipeline.pipeline_id
     seen = steadily(spec.name, lambda: look(ledger, pipeline, Request(spec=spec, log=log)))
     with ledger.transaction() as connection:
-        silent = spec.limits.orphan_after.total_seconds()
-        held = rows(
-            connection, "look", "open_claims", pipeline_id=pipeline_id, orphan_seconds=silent
-        )
+        held = _opened(connection, spec, pipeline_id)
         losses = rows(
             connection,
             "partitions",
@@ -145,7 +144,7 @@ def gaps_beside(
         looked = {one.name for one in next_look.discover().found}
         found = [replace(gap, passed_by=gap.name not in looked) for gap in found]
     found = [_dated(gap, whens.get(gap.name)) for gap in found]
-    found += map(_held, held)
+    found += held
     found.sort(key=lambda gap: (gap.name, gap.start))
     answer = Gaps(
         pipeline=spec.name,
@@ -155,6 +154,19 @@ def gaps_beside(
         erasures=tuple(Erasure(**r) for r in erasures),
     )
     return answer, seen.shown.found
+
+
+def opened(ledger: Ledger, spec: Spec) -> list[Gap]:
+    """The claims of open batches, by the ledger alone."""
+    with ledger.transaction() as connection:
+        pipeline = pipelines.find(connection, spec.name)
+        return _opened(connection, spec, pipeline.pipeline_id) if pipeline else []
+
+
+def _opened(connection: sa.Connection, spec: Spec, pipeline_id: int) -> list[Gap]:
+    silent = spec.limits.orphan_after.total_seconds()
+    values = {"pipeline_id": pipeline_id, "orphan_seconds": silent}
+    return [_held(claim) for claim in rows(connection, "look", "open_claims", **values)]
 
 
 def _held(claim: Row) -> Gap:

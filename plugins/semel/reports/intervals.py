@@ -67,6 +67,14 @@ def cells_of(schedule: str | None, since: datetime, until: datetime) -> list[dat
     return edges
 
 
+def due(schedule: str | None, now: datetime) -> datetime:
+    """The end of the newest interval since which another one has ended: runs have had the time for
+    all up to it.
+    """
+    back, _ = _steps(schedule)
+    return back(back(now))
+
+
 _Step = Callable[[datetime], datetime]
 
 

@@ -30,8 +30,8 @@ class State(Said):
     """A pipeline's progress in one interval, or in all; the worst ones first within each half."""
 
     BROKEN = "broken", "Its file is wrong, and it gets no runs. `semel validate` says why."
-    COMPLETE = (
-        "complete",
+    FINALIZED = (
+        "finalized",
         "All that the source shows of it is finalized. `semel audit` proves the output.",
     )
     PARTLY = "partly", "Some of it is finalized; some is in no batch: it came late."
@@ -49,8 +49,8 @@ class State(Said):
         "waiting", "All complete records are finalized; a last line or a file is not complete."
     )  # fmt: skip
     DONE = "done", "Its batches are finalized. Whether the source holds more is not known here."
-    HOLE = (
-        "hole", "The source shows nothing of it, but of time before and after: is a file missing?"
+    EMPTY = (
+        "empty", "The source shows nothing of it, but of time before and after: is a file missing?"
     )  # fmt: skip
     NOTHING = "nothing there", "The source shows nothing of it, and no batch is of it."
     NO_BATCH = (
@@ -105,10 +105,10 @@ def judge(facts: Facts) -> State:
     if facts.waiting:
         return State.WAITING
     if facts.done:
-        return State.COMPLETE if facts.looked else State.DONE
+        return State.FINALIZED if facts.looked else State.DONE
     if not facts.looked:
         return State.NO_BATCH
-    return State.HOLE if facts.between else State.NOTHING
+    return State.EMPTY if facts.between else State.NOTHING
 
 
 @dataclass(frozen=True, kw_only=True)

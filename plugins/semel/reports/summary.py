@@ -12,6 +12,7 @@ from semel.declare.wording import FILES_NAMED_MAX, KEYS_NAMED_MAX, named, size
 from semel.declare.wording import count as _count
 from semel.model.batch import LABELS, Batch, BatchStatus, Counts, Ignored, run_of
 from semel.reports.intervals import moment
+from semel.settings import local_airflow
 
 if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take half a second.
     from semel.collect import Collected
@@ -35,7 +36,16 @@ REFUSED, LATE = "refused: ", "late: "
 
 
 def plan(answer: "Plan") -> str:
-    """What is to be read, what is left, and what was refused."""
+    """What is to be read, what is left, and what was refused. Last is the run's next task."""
+    lines = [*planned(answer), *steps(answer)]
+    if answer.batch is not None:
+        done = answer.batch.status is BatchStatus.COMMITTED
+        lines.append("next: finalize" if done else "next: stage")
+    return "\n".join(lines)
+
+
+def planned(answer: "Plan") -> list[str]:
+    """The lines of `plan` before those that name a step."""
     name = answer.pipeline.name
     if answer.batch is None:
         lines = _idle(answer)
@@ -69,13 +79,23 @@ def plan(answer: "Plan") -> str:
     lines += refused(name, answer.refusals, answer.source.part)
     if answer.created and answer.pipeline.repeats:
         lines.append(answer.pipeline.repeats)
-    if answer.batch is None:
-        lines += _next_of_idle(answer)
-    elif answer.batch.status is BatchStatus.COMMITTED:
-        lines.append("next: finalize")
-    else:
-        lines.append("next: stage")
-    return "\n".join(lines)
+    if answer.batch is None and answer.idle.elsewhere:
+        lines.append(_unread("other", answer.idle.elsewhere))
+        if not _taking(answer):
+            lines.append("the schedule takes them once their interval has ended")
+    return lines
+
+
+def steps(answer: "Plan") -> list[str]:
+    """The commands to type after a plan, as lines: for what it refused, and what no run takes."""
+    settle = [f"next: semel gaps {answer.pipeline.name}"] if answer.refusals else []
+    return [*_taking(answer), *settle]
+
+
+def _taking(answer: "Plan") -> list[str]:
+    if answer.batch is not None:
+        return []
+    return takes(answer.pipeline.name, answer.idle.schedule, answer.idle.elsewhere)
 
 
 def refused(name: str, refusals: "Sequence[Refusal]", part: str) -> list[str]:
@@ -124,24 +144,11 @@ def _idle(answer: "Plan") -> list[str]:
     return lines
 
 
-def _next_of_idle(answer: "Plan") -> list[str]:
-    days = answer.idle.elsewhere
-    if not days:
-        return ["next: nothing"]
-    return [
-        _unread("other", days),
-        *(takes(answer.pipeline.name, answer.idle.schedule, days) or [_SCHEDULED]),
-    ]
-
-
-_SCHEDULED = "next: nothing, the schedule takes them once their interval has ended"
-
-
 def takes(name: str, schedule: str | None, days: Iterable[date]) -> list[str]:
     """What takes the unclaimed files of days, as lines; none when the schedule still does.
 
     A run by the schedule takes only the interval that ended last. The backfill has to reprocess:
-    Airflow passes over each day that has a run.
+    Airflow passes over each day that has a run. The local stack's Airflow has a page for it.
     """
     today = datetime.now(UTC).date()
     due = sorted(day for day in days if schedule is None or day < today)
@@ -149,6 +156,12 @@ def takes(name: str, schedule: str | None, days: Iterable[date]) -> list[str]:
         return []
     if schedule is None:
         return [f"next: {run_of_days(name, due)}"]
+    if url := local_airflow():
+        span = f"from={due[0]}T00:00:00Z&to={due[-1] + timedelta(days=1)}T00:00:00Z"
+        return [
+            f"a backfill does so in Airflow: {url}/semel/dags/{name}/backfill?{span}; or",
+            f"next: {run_of_days(name, due)}",
+        ]
     return [
         f"next: {backfill_of_days(name, due)}",
         f"or the same on the DAG's page: Trigger, Backfill, {_span(due)}, All Runs; or",
@@ -174,12 +187,12 @@ def run_of_days(name: str, days: Iterable[date]) -> str:
 
 
 def resumes(name: str, gap: "Gap") -> str:
-    """What goes on with the batch of a request whose run is gone."""
+    """The command that goes on with the batch of a request whose run is gone."""
     from semel.sources import quoted
 
     what = f"replay {name} --batches {gap.replays}" if gap.replays else f"run {name}"
     interval = " ".join(["", "--interval", *map(moment, gap.interval)]) if gap.interval else ""
-    return f"next: semel {what} --request {quoted(gap.request_key)}{interval}"
+    return f"semel {what} --request {quoted(gap.request_key)}{interval}"
 
 
 def _span(days: Iterable[date]) -> str:
@@ -264,7 +277,7 @@ def commit(answer: "Committed") -> str:
     if answer.losses or answer.found:  # What stage told is not what it came to.
         lines += counts(answer.counts)
     done = answer.batch.status is BatchStatus.FINALIZED
-    lines.append("next: nothing, it is finalized" if done else "next: finalize")
+    lines.append("it is finalized" if done else "next: finalize")
     return "\n".join(lines)
 
 
@@ -281,7 +294,7 @@ def finalize(answer: "Finalized") -> str:
         of = f"{answer.batch.spec['name']} --batch {answer.batch.batch_id}"
         lines.append(f"what was set aside, and why: semel letters {of}")
     lines += [answer.note] if answer.note else []
-    lines += [f"marker: {answer.marker}", "next: nothing; readers see this batch, whole"]
+    lines += [f"marker: {answer.marker}", "readers see this batch, whole"]
     return "\n".join(lines)
 
 
@@ -313,7 +326,7 @@ def replay(found: "list[Root]", done: "list[Replayed]") -> str:
             f"left alone: {_count(len(alone), 'batch', 'batches')} ({', '.join(shown)}), whose "
             "newest output this request made; --request with a new name computes it again"
         )
-    return "\n".join([*lines, "next: nothing; readers see these outputs, whole"])
+    return "\n".join([*lines, "readers see these outputs, whole"])
 
 
 def would_follow(links: "list[Link]") -> str:
@@ -353,7 +366,7 @@ def requarantine(done: "list[Admitted]") -> str:
         for one in done
         if one.batch and one.finalized
     ]
-    return "\n".join([*(lines or [_NO_LETTERS]), "next: nothing; readers see these batches, whole"])
+    return "\n".join([*(lines or [_NO_LETTERS]), "readers see these batches, whole"])
 
 
 def _replayed(one: "Replayed") -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from semel import settings
 from semel.errors import TerminalError, UnavailableError
-from semel.settings import HOME_VARIABLE, LEDGER_VARIABLE, SPARK_VARIABLE
+from semel.settings import AIRFLOW_VARIABLE, HOME_VARIABLE, LEDGER_VARIABLE, SPARK_VARIABLE
 from semel_local.stack import (
     airflow_server,
     layout,
@@ -241,6 +241,7 @@ def _save(wanted: Wanted) -> None:
     if "spark" in wanted.names:
         urls["spark"] = f"sc://localhost:{wanted.ports['spark']}"
     addresses = {LEDGER_VARIABLE: wanted.ledger_dsn, SPARK_VARIABLE: wanted.spark_remote}
+    addresses[AIRFLOW_VARIABLE] = urls["airflow"]
     for name in wanted.servers:
         # Not in Airflow's environment, which would have to be started anew: tasks look here too.
         server, port = SERVERS[name], wanted.ports[name]

@@ -7,7 +7,7 @@ from semel.model import complete
 from semel.reports.progress import State
 
 SYMBOLS = {
-    State.COMPLETE: "✓",
+    State.FINALIZED: "✓",
     State.PARTLY: "◐",
     State.UNCLAIMED: "○",
     State.REFUSED: "✕",
@@ -16,9 +16,11 @@ SYMBOLS = {
     State.IN_WORK: "▶",
     State.WAITING: "…",
     State.DONE: "●",
-    State.HOLE: "?",
+    State.EMPTY: "?",
     State.NOTHING: "·",
     State.NO_BATCH: "·",
+    complete.State.COMPLETE: "✓",
+    complete.State.HOLE: "?",
     complete.State.NOT_RUN: "○",
     complete.State.NOT_YET: "…",
     complete.State.IN_WORK: "▶",
