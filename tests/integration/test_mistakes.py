@@ -63,7 +63,7 @@ class Mistakes:
         path = self.bench.write("in/2026-01-03.csv", [b"id,at", b"e1,2026-01-01T00:00:00Z"])
         self.mend = lambda: path.write_text("id,n,at\ne1,1,2026-01-01T00:00:00Z\n")
         self.code = 1  # Its records wait for a run.
-        return "semel run events --interval 2026-01-03 2026-01-04", "['id', 'n', 'at']"
+        return "semel run events --interval 2026-01-03 2026-01-04", "it lacks 'n'"
 
     def gzip_without_its_ending(self) -> tuple[str, str]:
         path = self.bench.data / "in/orders.csv"
