@@ -280,7 +280,7 @@ class Spec(Model):
             plain["aggregate"]["columns"] = [
                 [name, str(function)] for name, function in self.aggregate.columns.items()
             ]
-        return plain | {"parser_rules": ddl.rules_of(self.source.format)}
+        return plain | {"parser_rules": ddl.PARSER_RULES}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "Spec":
