@@ -508,6 +508,8 @@ OF_SECONDS: dict[str, Removal] = {
     "what is counted does not change":
         gives("pipeline.identity:_counted", {"window": None, "aggregate": None}),
     "a view takes no other's name": gives("sinks.postgres.view:check"),
+    "a batch of other rules is not proven":
+        code("audit.reading:Reading._dialect", "marker.parser_rules != PARSER_RULES"),
     "windows are counted again":
         sql("audit.windows", "WHERE miscounted IS NOT NULL OR altered IS NOT NULL", "WHERE false"),
     "a record has one value under the names of a column":

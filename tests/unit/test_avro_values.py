@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fixtures.files.records import read_whole
 from fixtures.kafka.registry import record
 from semel.audit.exact import Rules, Word, json_judge
-from semel.declare.ddl import PARSER_RULES, parse
+from semel.declare.ddl import parse
 from semel.formats.avro import SchemaError, decoder
 from semel.formats.jsonl import JsonLines
 from semel.formats.lines import BadRecords
@@ -200,7 +200,7 @@ def test_what_each_type_becomes(
     texts = ("v",) if column == "json" else ()
     blocks, rejected = read_whole(text, JsonLines(json=texts), table_schema)
     own, doubts = reader(json.dumps(whole))(data, 0)
-    judged = json_judge({"v": kind}, Rules(number=PARSER_RULES, typed=True))(own.encode())
+    judged = json_judge({"v": kind}, Rules(typed=True))(own.encode())
     assert not doubts
     if there == REFUSED:
         assert [found.reason for found in rejected] == ["type_mismatch"]

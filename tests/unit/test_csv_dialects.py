@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from fixtures.files.records import read_whole
 from semel.audit.exact import Rules, Word, csv_judge
-from semel.declare.ddl import PARSER_RULES, parse
+from semel.declare.ddl import parse
 from semel.formats.csv import Csv, read_header
 from semel.sources.files.audit import _bounds, _header_end
 from semel.sources.spec import Csv as Declared
@@ -91,7 +91,7 @@ def read(declared: Declared, data: bytes, width: int = 2) -> dict[int, list | No
     assert all(bad.reason == "malformed" or width > 1 for bad in rejected)
     found |= {bad.offset: BAD for bad in rejected}
     judge = csv_judge({name: parse("string") for name in names}, names, declared,
-                      Rules(number=PARSER_RULES))  # fmt: skip
+                      Rules())  # fmt: skip
     bounds = _bounds(data, 0, declared if declared.multiline else None).tolist()
     audited = {}
     for start, end in zip(bounds, bounds[1:], strict=False):

@@ -170,8 +170,8 @@ def test_a_connection_of_airflows(
     known = {"lake": Connection(conn_id="lake", extra=extra, **fields)}
     monkeypatch.setattr(surroundings, "connection_of", known.get)
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", "")
-    declared = bench.spec(source=SOURCE | {"url": url, "connection": "lake"}).source
-    surroundings.find_connections(SimpleNamespace(source=declared, sink=None))
+    spec = bench.spec(source=SOURCE | {"url": url, "connection": "lake"})
+    surroundings.find_connections(spec)
     store, who = opened(Place.of(url), "lake")
     assert who == "the connection 'lake'"
     assert {key: store.config[key] for key in config} == config

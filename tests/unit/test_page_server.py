@@ -11,6 +11,8 @@ from semel.airflow import surroundings
 from semel.airflow.page import looks as module
 from semel.airflow.page.looks import PAGE_LOOKS, Looks
 from semel.errors import SourceError
+from semel.sinks.postgres.spec import PostgresSink
+from semel.sources.files.spec import FilesSource
 
 
 def test_failed_looks_that_nobody_asks_for_again_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +56,8 @@ def test_a_connection_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "told", {})
     monkeypatch.delenv("AIRFLOW_CONN_SHOP", raising=False)
     monkeypatch.setenv("SEMEL_STATE_DIR", "/nowhere")
-    spec = SimpleNamespace(source=SimpleNamespace(), sink=SimpleNamespace(connection="shop"))
+    sink = PostgresSink.model_construct(connection="shop")
+    spec = SimpleNamespace(source=FilesSource.model_construct(), sink=sink)
     for address in ("postgres://one/a", "postgres://two/b", None):
         known["shop"] = address and SimpleNamespace(get_uri=lambda it=address: it)
         surroundings.find_connections(spec, settings.told)

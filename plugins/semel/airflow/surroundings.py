@@ -62,8 +62,7 @@ def find_connections(spec: "Spec", into: MutableMapping[str, str] = os.environ) 
     """Set AIRFLOW_CONN_<NAME>, as source, sink and spark-submit read it, by each connection that a
     pipeline names.
     """
-    named = {*getattr(spec.source, "connections", ()), getattr(spec.sink, "connection", None)}
-    for name in sorted(filter(None, named)):
+    for name in sorted({*spec.source.connections, *spec.sink.connections}):
         variable = settings.connection_variable(name)
         if not os.environ.get(variable):
             connection = connection_of(name)

@@ -84,7 +84,7 @@ def content(
         ],
         "spec": batch.spec,
         "spec_digest": batch.spec_digest,
-        "parser_rules": batch.spec.get("parser_rules", 1),
+        "parser_rules": batch.spec["parser_rules"],
         "input_digest": attempt.input_digest,
         "sink_schema": json.loads(attempt.sink_schema or "[]"),
         "sink": {"type": batch.spec["sink"]["type"], "address": pipeline.sink_address},

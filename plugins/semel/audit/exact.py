@@ -25,7 +25,6 @@ from semel.sources.spec import Csv
 Judge = Callable[[bytes], "Judged"]
 
 _TOO_LONG = f"it is longer than {limits.RECORD_BYTES_MAX} bytes"
-_GLUED = 2  # The last rules by which text after a closing quote is the field's.
 _INTEGERS = {"bigint": 64, "int": 32, "smallint": 16}
 _DIGITS = re.compile(r"-?\d+(\.\d*[1-9])?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -48,11 +47,10 @@ class Word(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """By what a batch was read: the number of its parser's rules, the columns of its id, and what
-    was to become of keys that the schema does not name. `typed`: the text was made of values that
-    have types, and a decimal is the text of its digits. `names`: the other keys of columns."""
+    """By what a batch was read: the columns of its id, and what was to become of keys that the
+    schema does not name. `typed`: the text was made of values that have types, and a decimal is the
+    text of its digits. `names`: the other keys of columns."""
 
-    number: int
     id: tuple[str, ...] = ()
     unknown: Unknown = Unknown.IGNORE
     typed: bool = False
@@ -113,7 +111,7 @@ def csv_judge(
 
     def values(text: str, doubts: list[str]) -> tuple[str | None, ...]:
         try:
-            fields = split_fields(text, csv, glued=rules.number <= _GLUED)
+            fields = split_fields(text, csv)
         except ValueError as error:
             raise _BadError(str(error)) from error
         if len(fields) != len(header):
@@ -295,7 +293,7 @@ def _csv_value(
         "smallint": r"-?\d{1,40}",
     }.get(kind.word, r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
     if not re.fullmatch(plain, text, re.ASCII):
-        hexadecimal = rules.number > 1 and re.match(r"\s*0[xX]", text)
+        hexadecimal = re.match(r"\s*0[xX]", text)
         if not hexadecimal and re.fullmatch(r"\s*([-+.]?\d.*|true|false)\s*", text, re.I | re.S):
             doubts.append(f"the field {text[:40]!r} may be read as {kind.word}")
             return text.strip()
@@ -392,7 +390,7 @@ def _timestamp(name: str, value: str, rules: Rules) -> str:
         raise _BadError(f"{name} is not a timestamp")
     day, hour, minute, second, fraction, zone = found.groups()
     fraction = fraction or ""
-    if len(fraction) > 6 and (rules.number == 1 or name in rules.id and fraction[6:].strip("0")):
+    if name in rules.id and fraction[6:].strip("0"):
         raise _BadError(f"{name} has more than six digits of a second")
     zone = "+00:00" if zone in (None, "Z") else zone
     if re.fullmatch(r"[+-]\d\d", zone):

@@ -47,8 +47,8 @@ class Dialect:
         return self.form not in ("bytes", "parquet")
 
 
-def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int, rules: int) -> Dialect:
-    """The dialect of a batch's source, by the number of the rules that it was read by."""
+def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int) -> Dialect:
+    """The dialect of a batch's source."""
     others = spec.source.beside
     columns = {name: kind for name, kind in spec.column_types().items() if name not in others}
     place = {name: f"f[{at}]" for at, name in enumerate(columns, start=1)}
@@ -61,7 +61,6 @@ def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int, rules: int
         csv=csv_of(spec.source),
         header=header,
         rules=Rules(
-            number=rules,
             id=spec.record_id,
             unknown=spec.source.unknown,
             typed=spec.source.typed,
@@ -115,7 +114,7 @@ def sift(dialect: Dialect) -> tuple[str, dict[str, str]]:
     if not dialect.text:
         return "sift_bytes", {}
     rules = dialect.rules
-    cut = {name for name, _ in dialect.columns if rules.number > 1 and name not in rules.id}
+    cut = {name for name, _ in dialect.columns if name not in rules.id}
     kinds = [(at, kind, name in cut) for at, (name, kind) in enumerate(dialect.columns, start=1)]
     if dialect.csv is None:
         return "sift_jsonl", _sift_json(dialect, cut)

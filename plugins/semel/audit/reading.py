@@ -19,6 +19,7 @@ from semel.audit.generations import Generations
 from semel.audit.source_reader import Letters, SourceReader
 from semel.audit.verdict import Findings, Offender
 from semel.clients.duck import Engine
+from semel.declare.ddl import PARSER_RULES
 from semel.errors import CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.model.reasons import Reason
@@ -188,7 +189,13 @@ class Reading:
             if piece.kept[at] and not any(reason == Reason.unknown_schema for reason, _ in told):
                 raise SourceError(why)
 
+    # Keeps R3.
     def _dialect(self, marker: Marker, header: tuple[str, ...]) -> fast.Dialect:
+        if marker.parser_rules != PARSER_RULES:
+            raise SourceError(
+                f"its records were judged by rules {marker.parser_rules} of semel's parser, and this "
+                f"semel has rules {PARSER_RULES}; audit it with the semel that wrote it"
+            )
         source = marker.spec.source
         own = source.columns.keys() - source.beside.keys()
         other = {n: column for column, rule in source.column_rules.items() for n in rule.names}
@@ -199,7 +206,7 @@ class Reading:
             raise SourceError(
                 f"its CSV header names {list(header) if told else f'{len(header)} columns'}"
             )
-        return fast.dialect(marker.spec, columns, marker.bucket_seconds, marker.parser_rules)
+        return fast.dialect(marker.spec, columns, marker.bucket_seconds)
 
     def _blame(self, marker: Marker, claim: Claim | None, error: Exception) -> None:
         if marker.erased and isinstance(error, SourceError):  # Its source was erased, too.

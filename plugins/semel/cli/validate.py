@@ -39,12 +39,8 @@ def _notes(spec: "Spec") -> list[str]:
             f"window.delay is {wanted}, and no run looks back so far: what comes within it, but "
             f"after the run of its interval, stays unread. Declare source.lookback: {wanted}"
         )
-    elif getattr(spec.source, "interval_from", None) == "mtime" and not spec.source.lookback:
-        notes.append(
-            "interval_from is mtime, and no run looks back: a part that is still written, or "
-            "uploaded, when its interval ends is left to a later run, or stays unread. Declare "
-            "source.lookback: as long as that takes"
-        )
+    elif why := spec.source.look_back():
+        notes.append(why)
     if not spec.notify:
         return notes
     from semel.airflow import notify

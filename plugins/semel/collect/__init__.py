@@ -229,10 +229,10 @@ def _put_away(ledger: Ledger, spec: Spec, pipeline_id: int) -> tuple[int, tuple[
     """Move or remove the parts of the source of which all is finalized or lost. Returns how many
     were, and why others were left.
     """
-    if not spec.source.puts_away:
+    if (kept := spec.source.kept) is None:
         return 0, ()
     source, moved, left = open_source(spec), 0, []
-    values = {"pipeline_id": pipeline_id, "kept_seconds": spec.source.kept.total_seconds()}
+    values = {"pipeline_id": pipeline_id, "kept_seconds": kept.total_seconds()}
     for found in ledger.rows("collect", "accounted", **values):
         try:
             moved += source.put_away(Partition(**found))

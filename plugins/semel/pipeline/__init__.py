@@ -227,7 +227,7 @@ def _same_files(own: _Places, other: _Places) -> str | None:
     one, two = own.spec.source, other.spec.source
     if one.own_folder and two.own_folder:
         return None
-    if not (one.puts_away or two.puts_away) or None in (here, there):
+    if (one.kept is None and two.kept is None) or None in (here, there):
         return None
     if here.is_relative_to(there) or there.is_relative_to(here):
         return f"source.after_finalize: it moves files of {here} that"

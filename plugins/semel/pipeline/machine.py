@@ -36,9 +36,9 @@ def _of_limits(spec: Spec) -> Iterator[tuple[Key, str]]:
 
 def _of_ids(spec: Spec) -> Iterator[tuple[Key, str]]:
     """`semel exact` reads the ids of a batch again, and those of a queue are only in its spool."""
-    spooled = spec.source.receives and spec.source.puts_away and spec.record_id
-    if spooled and spec.by_position and spec.hides_ids and spec.source.kept < spec.dedup.horizon:
-        kept, horizon = map(format_duration, (spec.source.kept, spec.dedup.horizon))
+    kept = spec.source.kept if spec.source.receives and spec.record_id else None
+    if kept is not None and spec.by_position and spec.hides_ids and kept < spec.dedup.horizon:
+        kept, horizon = map(format_duration, (kept, spec.dedup.horizon))
         yield ("source", "keep_spool"), (
             f"{kept} is shorter than dedup.horizon, {horizon}. `semel exact` could never make this "
             "pipeline exactly once: it reads ids from the spool, for the output does not have "

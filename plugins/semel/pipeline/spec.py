@@ -175,38 +175,22 @@ class Spec(Model):
             )
         # A transform may make columns that only the run can know.
         if self.aggregate is None and not self.transforms:
-            yield from self._partition_problems(columns, there)
+            for key, why in self.sink.column_problems(columns, there):
+                yield ("sink", *key), why
             refuses = sink_format(self.sink.format).refuses
             for name, kind in columns.items():
                 if kind.word in refuses:
                     yield ("source", "schema", name), f"{kind}: {refuses[kind.word]}"
-            for place, name in getattr(self.sink, "columns_named", ()):
-                if name not in columns:
-                    yield ("sink", *place), f"{name!r} is not a column; {there}"
 
     def _aggregate_problems(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if self.aggregate is None:
             return
         if self.window is None:
             yield ("window",), "is missing: aggregate counts the records of each window"
-        if why := self.sink.counts_refused:
-            yield ("sink", "type"), f"{self.sink.type} does not go with aggregate: {why}"
-        if self.sink.replaces_rows:
-            yield ("sink", "mode"), "upsert does not go with aggregate: its rows are added up"
-        if self.sink.shards > 1:
-            yield ("sink", "shards"), "goes by a record's position, which no row of a window has"
-        if getattr(self.sink, "position_columns", False):
-            yield ("sink", "position_columns"), "a row of a window has no position"
-        if not getattr(self.sink, "create", True):
-            yield ("sink", "create"), "is false, and semel makes the view that adds the rows up"
+        for key, why in self.sink.counting_problems((START, *self.aggregate.keys)):
+            yield ("sink", *key), why
         if self.source.unknown is Unknown.KEEP and not self.transforms:
             yield ("source", "unknown"), "keep has no meaning with aggregate: nothing is kept"
-        there = (START, *self.aggregate.keys)
-        for at, one in enumerate(self.sink.partition_by):
-            name = one if isinstance(one, str) else one.of
-            if name not in there:
-                names = ", ".join(there)
-                yield ("sink", "partition_by", at), f"{name!r} is not one of {names}"
         if not self.transforms:
             for key, why in self.aggregate.problems(self.arrow_schema()):
                 yield ("aggregate", *key), why
@@ -231,25 +215,6 @@ class Spec(Model):
                 "upsert takes one row for a key in each batch, and at_least_once lets repeats "
                 "through; declare mode: append"
             )
-
-    def _partition_problems(
-        self, columns: dict[str, ddl.ColumnType], there: str
-    ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        by_columns = [
-            (at, one) for at, one in enumerate(self.sink.partition_by) if isinstance(one, str)
-        ]
-        for at, name in by_columns:
-            if name not in columns:
-                yield ("sink", "partition_by", at), f"{name!r} is not a column; {there}"
-            elif not columns[name].identifies:
-                why = f"{name!r} is {columns[name]}, which does not name a folder"
-                yield ("sink", "partition_by", at), why
-        if len(by_columns) >= len(columns):
-            yield ("sink", "partition_by"), "takes every column, and none is left for the files"
-        if self.sink.windows:
-            kinds = {name: str(kind) for name, kind in columns.items()}
-            for key, why in self.sink.window_problems(kinds):
-                yield ("sink", *key), why
 
     @property
     def by_position(self) -> bool:
@@ -315,7 +280,7 @@ class Spec(Model):
             plain["aggregate"]["columns"] = [
                 [name, str(function)] for name, function in self.aggregate.columns.items()
             ]
-        return plain | {"parser_rules": ddl.rules_of(self.source.format)}
+        return plain | {"parser_rules": ddl.PARSER_RULES}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "Spec":

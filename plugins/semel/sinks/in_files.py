@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from semel import limits
+from semel.declare.ddl import ColumnType
 from semel.declare.parts import FolderWindow, Text, folder_head, twice
 from semel.declare.yaml import Key, Problem, Problems
 from semel.formats.table import SINKS
@@ -107,6 +108,21 @@ class InFiles(Declared):
             why = f"has {{window}}, and partition_by has {len(self.windows)} windows, not one"
             raise Problems([Problem(("file_name",), why)])
         return self
+
+    def column_problems(
+        self, columns: Mapping[str, ColumnType], there: str
+    ) -> Iterator[tuple[Key, str]]:
+        """Also, each folder needs its column, and the files need one that is no folder."""
+        by_columns = [(at, one) for at, one in enumerate(self.partition_by) if isinstance(one, str)]
+        for at, name in by_columns:
+            if name not in columns:
+                yield ("partition_by", at), f"{name!r} is not a column; {there}"
+            elif not columns[name].identifies:
+                why = f"{name!r} is {columns[name]}, which does not name a folder"
+                yield ("partition_by", at), why
+        if len(by_columns) >= len(columns):
+            yield ("partition_by",), "takes every column, and none is left for the files"
+        yield from self.window_problems({name: str(kind) for name, kind in columns.items()})
 
     def window_problems(self, kinds: Mapping[str, str]) -> Iterator[tuple[Key, str]]:
         """What keeps its windows from being made of an output, by the keys of this declaration.

@@ -6,6 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from pydantic import field_validator
+
 from semel.declare.context import Context
 from semel.declare.parts import GLOB, FolderWindow, Model, path_problem
 from semel.declare.place import Location
@@ -13,10 +15,12 @@ from semel.errors import TerminalError
 from semel.sinks import Sink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from pyarrow.fs import FileSystem
 
+    from semel.declare.ddl import ColumnType
+    from semel.declare.yaml import Key
     from semel.model.manifest import MarkedFile
 
 KINDS = ("files", "objects", "delta", "postgres", "kafka", "bigquery")
@@ -65,6 +69,11 @@ class Declared(Model):
     type: str
     """The kind of sink."""
 
+    @field_validator("archive", check_fields=False)
+    @classmethod
+    def _archive(cls, path: str | None) -> str | None:
+        return folder_of(path)
+
     @property
     def folders(self) -> tuple[str, ...]:
         """The names of the output's folders, outermost first: of columns and of windows."""
@@ -84,6 +93,36 @@ class Declared(Model):
     def replaces_rows(self) -> bool:
         """Whether later batches take the place of rows of earlier ones."""
         return False
+
+    @property
+    def connections(self) -> tuple[str, ...]:
+        """The names of the Airflow connections that it uses."""
+        return ()
+
+    def named_columns(self) -> "Iterable[tuple[Key, str]]":
+        """The columns of the output that it names, besides folders, each with its key."""
+        return ()
+
+    def column_problems(
+        self, columns: "Mapping[str, ColumnType]", there: str
+    ) -> "Iterator[tuple[Key, str]]":
+        """What of it does not fit an output of these columns, by its keys. `there` lists them."""
+        for key, name in self.named_columns():
+            if name not in columns:
+                yield key, f"{name!r} is not a column; {there}"
+
+    def counting_problems(self, names: "Collection[str]") -> "Iterator[tuple[Key, str]]":
+        """Why it takes no partial rows of windows, by its keys. `names`: their columns."""
+        if self.counts_refused:
+            yield ("type",), f"{self.type} does not go with aggregate: {self.counts_refused}"
+        if self.shards > 1:
+            yield ("shards",), "goes by a record's position, which no row of a window has"
+        if self.position_columns:
+            yield ("position_columns",), "a row of a window has no position"
+        for at, one in enumerate(self.partition_by):
+            name = one if isinstance(one, str) else one.of
+            if name not in names:
+                yield ("partition_by", at), f"{name!r} is not one of {', '.join(names)}"
 
     def open(self, context: Context, address: str | None, looks: object) -> Sink:
         """The sink; one of a folder is at `address`, and keeps what it saw there in `looks`.
@@ -148,6 +187,11 @@ class Service(Declared):
     partition_by: ClassVar[tuple[str, ...]] = ()
     file_name: ClassVar[str] = "{pipeline}-b{batch:08d}-{part:05d}"
     shards: ClassVar[int] = 1
+
+    @property
+    def connections(self) -> tuple[str, ...]:
+        """The one that is declared."""
+        return (self.connection,) if self.connection else ()
 
 
 def declarations() -> tuple[type[Declared], ...]:

@@ -269,13 +269,13 @@ class Matched:
     """Oldest first."""
     refused: list[Refusal]
     gone: list[Gone]
-    retired: list[int]
+    retired: list[int] = field(default_factory=list)
     """Partitions that a new one contains entirely."""
-    renamed: list[Partition]
+    renamed: list[Partition] = field(default_factory=list)
     """Known partitions that are not offered, under their current names."""
     begun: list[Offer]
     """Offers that get a new partition even if no range is taken from them."""
-    resumed: tuple[tuple[str, str], ...]
+    resumed: tuple[tuple[str, str], ...] = ()
     """(name, known name) of partitions recognised by their content."""
     released: tuple[int, ...] = ()
     """Orphans to abandon even if no range is taken: the source has replaced what they claimed."""
@@ -301,7 +301,7 @@ class Word:
 
     offer: Offer
     ended: list[Partition]
-    superseded: list[Partition]
+    superseded: list[Partition] = field(default_factory=list)
 
 
 class Look(NamedTuple):

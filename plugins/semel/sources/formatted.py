@@ -64,6 +64,16 @@ class Formatted(Records):
         """What gives a part its time."""
         return f"`{self.interval_from}`"
 
+    def look_back(self) -> str:
+        """As in `Records`."""
+        if self.interval_from != "mtime" or self.lookback:
+            return ""
+        return (
+            "interval_from is mtime, and no run looks back: a part that is still written, or "
+            "uploaded, when its interval ends is left to a later run, or stays unread. Declare "
+            "source.lookback: as long as that takes"
+        )
+
     def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from super()._problems()
         if self.select is Select.INTERVAL and self.interval_from is None:

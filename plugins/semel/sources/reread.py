@@ -180,11 +180,8 @@ def times_of(
     return pa.array(known, pa.int64()).cast(pa.timestamp(unit)), bad
 
 
-def split_fields(text: str, csv: Csv, *, glued: bool = False) -> list[tuple[str, bool]]:
-    """The fields of one CSV record, each with whether it was quoted. ValueError: it has none.
-
-    `glued`: text after a closing quote belongs to its field, as it did by the first rules.
-    """
+def split_fields(text: str, csv: Csv) -> list[tuple[str, bool]]:
+    """The fields of one CSV record, each with whether it was quoted. ValueError: it has none."""
     fields: list[tuple[str, bool]] = []
     at = 0
     while True:
@@ -196,7 +193,7 @@ def split_fields(text: str, csv: Csv, *, glued: bool = False) -> list[tuple[str,
             value = _meant(text[start : at - 1], csv)
         end = text.find(csv.delimiter, at)
         rest = text[at : end if end >= 0 else len(text)]
-        if quoted and rest and not glued:
+        if quoted and rest:
             raise ValueError("text follows a closing quote")
         fields.append((value + rest, quoted))
         if end < 0:

@@ -139,14 +139,14 @@ class Records(Model):
         return False
 
     @property
-    def puts_away(self) -> bool:
-        """Whether collect moves or removes parts that are finalized."""
-        return False
+    def kept(self) -> timedelta | None:
+        """How long a part stays where it is after all of it is finalized; None: for ever."""
+        return None
 
     @property
-    def kept(self) -> timedelta:
-        """How long such a part stays where it is, once the last of it is finalized."""
-        return timedelta(0)
+    def connections(self) -> tuple[str, ...]:
+        """The names of the Airflow connections that it uses."""
+        return ()
 
     @property
     def counts_bytes(self) -> bool:
@@ -195,6 +195,10 @@ class Records(Model):
 
     def unmatched(self) -> str:
         """Why it may show nothing at all, in words; empty: it cannot tell."""
+        return ""
+
+    def look_back(self) -> str:
+        """Why `lookback` should be declared, in words; empty: nothing speaks for it."""
         return ""
 
     def place(self) -> Location | None:

@@ -2,11 +2,11 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from semel.declare.parts import Text
 from semel.declare.place import TABLE, Location
-from semel.sinks.spec import Service, folder_of
+from semel.sinks.spec import Service
 
 
 class BigQuerySink(Service):
@@ -46,11 +46,6 @@ class BigQuerySink(Service):
         """The table, wherever its dataset is: that has its name once in a project."""
         name = f"{self.project}.{self.table}"
         return Location(kind=TABLE, name=name, servers=frozenset({"bigquery"}))
-
-    @field_validator("archive")
-    @classmethod
-    def _archive(cls, path: str | None) -> str | None:
-        return folder_of(path)
 
 
 DECLARED = BigQuerySink

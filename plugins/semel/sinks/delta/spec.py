@@ -84,10 +84,5 @@ class DeltaSink(Service):
             return access.checked_url(found)
         return folder_of(found) if isinstance(found, str) else found
 
-    @field_validator("archive")
-    @classmethod
-    def _archive(cls, path: str | None) -> str | None:
-        return folder_of(path)
-
 
 DECLARED = DeltaSink

@@ -41,9 +41,9 @@ class FilesSink(InFiles):
         """Its path."""
         return settings.allowed(self.path, "sink.path")
 
-    @field_validator("path", "archive")
+    @field_validator("path")
     @classmethod
-    def _path(cls, path: str | None) -> str | None:
+    def _path(cls, path: str) -> str | None:
         return folder_of(path)
 
 

@@ -8,8 +8,8 @@ from pydantic import Field, field_validator, model_validator
 from semel.clients.kafka.connection import brokers
 from semel.declare.parts import Size, Text, twice
 from semel.declare.place import TOPIC, Location, reached
-from semel.declare.yaml import Problem, Problems
-from semel.sinks.spec import Service, folder_of
+from semel.declare.yaml import Key, Problem, Problems
+from semel.sinks.spec import Service
 
 KAFKA_TRANSACTION_BYTES = 512 << 20
 """Default of sink.transaction_bytes: what a slow link (5 MB/s) sends in
@@ -69,18 +69,12 @@ class KafkaSink(Service):
         servers = brokers(self.connection, self.bootstrap_servers)
         return Location(kind=TOPIC, name=self.topic, servers=servers)
 
-    @property
-    def columns_named(self) -> tuple[tuple[tuple[str | int, ...], str], ...]:
-        """The columns that key and headers take, each with its place in the declaration."""
+    def named_columns(self) -> tuple[tuple[Key, str], ...]:
+        """The columns that key and headers take."""
         keys = [self.key] if isinstance(self.key, str) else self.key or ()
         places = [("key",)] if isinstance(self.key, str) else [("key", n) for n in range(len(keys))]
         own = [(("headers", name), column) for name, column in self.headers.items()]
         return (*zip(places, keys, strict=True), *own)
-
-    @field_validator("archive")
-    @classmethod
-    def _archive(cls, path: str | None) -> str | None:
-        return folder_of(path)
 
     @field_validator("key", mode="before")
     @classmethod

@@ -11,7 +11,6 @@ from semel.clients.objects.access import URL
 from semel.declare.parts import Text
 from semel.declare.place import Location, reached
 from semel.sinks.in_files import LONGEST_WINDOW, InFiles
-from semel.sinks.spec import folder_of
 
 if TYPE_CHECKING:
     from semel.sinks.objects.reading import Prefix
@@ -50,6 +49,11 @@ class ObjectsSink(InFiles):
         """What the URL names, without a slash at its end."""
         return access.Place.of(self.url)
 
+    @property
+    def connections(self) -> tuple[str, ...]:
+        """The one that is declared."""
+        return (self.connection,) if self.connection else ()
+
     def describe(self) -> str:
         """Where, how it is reached, format and folders."""
         how = reached(self.connection, None) if self.connection else "by the machine's role"
@@ -74,11 +78,6 @@ class ObjectsSink(InFiles):
             return Prefix(url, connection)
 
     _url = field_validator("url", mode="before")(access.checked_url)
-
-    @field_validator("archive")
-    @classmethod
-    def _archive(cls, path: str | None) -> str | None:
-        return folder_of(path)
 
 
 DECLARED = ObjectsSink

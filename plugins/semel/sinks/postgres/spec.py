@@ -1,19 +1,20 @@
 """The declaration of a table of PostgreSQL as a sink."""
 
 import re
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from semel import settings
 from semel.clients.connection import parsed, usable
 from semel.declare.parts import Text, twice
 from semel.declare.place import TABLE, Location
-from semel.declare.yaml import Problem, Problems
+from semel.declare.yaml import Key, Problem, Problems
 from semel.errors import TerminalError
-from semel.sinks.spec import Service, folder_of
+from semel.sinks.spec import Service
 
 _PART = r'"(?:[^"]|"")+"|[^".]+'
 _TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
@@ -114,15 +115,17 @@ class PostgresSink(Service):
                 servers.add(f"{host}:{found.port or _PORT}/{found.schema or found.login}")
         return frozenset(servers)
 
-    @property
-    def columns_named(self) -> tuple[tuple[tuple[str | int, ...], str], ...]:
-        """The columns of the key, each with its place in the declaration."""
-        return tuple((("key", at), name) for at, name in enumerate(self.key))
+    def named_columns(self) -> Iterator[tuple[Key, str]]:
+        """The columns of the key."""
+        return ((("key", at), name) for at, name in enumerate(self.key))
 
-    @field_validator("archive")
-    @classmethod
-    def _archive(cls, path: str | None) -> str | None:
-        return folder_of(path)
+    def counting_problems(self, names: Collection[str]) -> Iterator[tuple[Key, str]]:
+        """Also, semel makes a view next to the table."""
+        yield from super().counting_problems(names)
+        if self.replaces_rows:
+            yield ("mode",), "upsert does not go with aggregate: its rows are added up"
+        if not self.create:
+            yield ("create",), "is false, and semel makes the view that adds the rows up"
 
     @model_validator(mode="after")
     def _check(self) -> "PostgresSink":

@@ -44,7 +44,7 @@ def word(context: Context, recognised: Recognised, path: str, *, same: bool, sta
             next=f"semel gaps {context.name}",
         )
     seen = found.seen
-    content = seen.of(known)
+    content = seen.content
     if content is None:
         raise SourceError(f"{seen.trouble}; fix or replace the file, then run the pipeline")
     if start and (start > content.size or content.read(start - 1, 1) != b"\n"):

@@ -95,7 +95,7 @@ def _holds(path: str, claim: ClaimedFile) -> bool:
     What was claimed of a plain file may be in a packed one since, and the other way round.
     """
     try:
-        with open(path, "rb") if claim.packed else _content(path) as file:
+        with _content(path) as file:
             head = file.read(claim.head_length)
             if xxhash.xxh3_128_hexdigest(head) != claim.head_hash:
                 return False
@@ -111,12 +111,11 @@ def _holds(path: str, claim: ClaimedFile) -> bool:
 
 
 @contextmanager
-def _content(path: str, end: int | None = None) -> Iterator[BinaryIO]:
-    """A file's content; of a gzip file that of its first `end` bytes, if these are claimed."""
+def _content(path: str) -> Iterator[BinaryIO]:
+    """A file's content: its bytes, or what a gzip file unpacks to."""
     with open(path, "rb") as file:
         if path.endswith(".gz"):
-            packed = file if end is None else _Claimed(file, end)
-            with gzip.GzipFile(fileobj=packed) as content:  # type: ignore
+            with gzip.GzipFile(fileobj=file) as content:  # type: ignore
                 yield content  # type: ignore
         else:
             yield file
@@ -140,12 +139,11 @@ def lines(batch: int, claim: ClaimedFile, path: str, csv: Csv | None) -> Iterato
     SourceError: a gzip stream is damaged.
     """
     blank = b" \t\r".replace(csv.delimiter.encode(), b"") if csv else b" \t\r"
-    with _content(path, claim.end if claim.packed else None) as file:
-        start, end = (0, None) if claim.packed else (claim.start, claim.end)
-        file.seek(start)
+    with _content(path) as file:
+        file.seek(claim.start)
         whole = csv is not None and csv.multiline
         try:
-            for at, data in _pieces(file, start, end, whole=whole):
+            for at, data in _pieces(file, claim.start, claim.end, whole=whole):
                 skipped = 0
                 if at == 0 and csv is not None:
                     skipped = _header_end(data, csv)
@@ -159,16 +157,6 @@ def lines(batch: int, claim: ClaimedFile, path: str, csv: Csv | None) -> Iterato
                 )  # fmt: skip
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise SourceError(f"{path!r}: its gzip stream is damaged ({error})") from error
-
-
-class _Claimed:
-    def __init__(self, file: BinaryIO, end: int) -> None:
-        self._file, self._left = file, end
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(self._left if size < 0 else min(size, self._left))
-        self._left -= len(data)
-        return data
 
 
 def _header_end(data: bytes, csv: Csv) -> int:

@@ -37,9 +37,7 @@ _IDENTITY = re.compile(r"-?\d+:-?\d+")
 
 
 class ClaimedFile(OfFile, Claim):
-    """A claim of a file's content: its bytes, or what a gzip file unpacks to; of its bytes on disk,
-    where `packed` (a gzip file that was planned before semel counted so).
-    """
+    """A claim of a file's content: its bytes, or what a gzip file unpacks to."""
 
     @classmethod
     def of(cls, other: Claim) -> Self:
@@ -113,7 +111,7 @@ def _trouble(claim: ClaimedFile, root: Path, batch_id: int) -> SourceError | Non
 
 def _differs(handle: BinaryIO, claim: ClaimedFile) -> str | None:
     """What tells the content of an open file from the claimed one. SourceError: it is damaged."""
-    content = content_of(handle, packed=claim.packed)
+    content = content_of(handle)
     if content.size < claim.end:
         return f"it shrank to {content.size} bytes"
     if content.hash(0, claim.head_length) != claim.head_hash:
@@ -127,7 +125,7 @@ def _in(claim: ClaimedFile, path: str) -> ClaimedFile | None:
     """A claim in another file, if that holds its content."""
     try:
         with open_file(path) as handle:
-            if claim.packed or _differs(handle, claim):
+            if _differs(handle, claim):
                 return None
             status = os.fstat(handle.fileno())
     except (OSError, SourceError):
@@ -152,7 +150,7 @@ def open_claim(claim: ClaimedFile, root: Path, batch_id: int) -> BinaryIO:
             continue
         status = os.fstat(handle.fileno())
         if signed(status.st_ino) == claim.inode:
-            if is_gzip(path) and not claim.packed or status.st_size >= claim.end:
+            if is_gzip(path) or status.st_size >= claim.end:
                 return handle
             trouble = f"it shrank to {status.st_size} bytes"
         handle.close()
@@ -160,18 +158,6 @@ def open_claim(claim: ClaimedFile, root: Path, batch_id: int) -> BinaryIO:
     if away and not trouble:
         raise SourceError(_no_longer(batch_id, claim, away), next=AGAIN)
     raise changed(batch_id, claim, trouble)
-
-
-class FirstBytes:
-    """The first `end` bytes of a binary file, for a gzip reader."""
-
-    def __init__(self, file: BinaryIO, end: int) -> None:
-        self._file, self._end = file, end
-        self.name = file.name
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(0, self._end - self._file.tell())
-        return self._file.read(left if size < 0 else min(size, left))
 
 
 def changed(batch_id: int, claim: ClaimedFile, what: str) -> ChangedError:
@@ -194,28 +180,26 @@ def claimed_bytes(claim: ClaimedFile, root: Path, batch_id: int) -> Iterator[Bin
         if not is_gzip(raw.name):
             yield raw
             return
-        # What was appended since a plan is none of a packed claim's.
-        file = FirstBytes(raw, claim.end) if claim.packed else raw
-        with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:  # type: ignore[arg-type]
+        with gzip.GzipFile(fileobj=raw, mode="rb") as unpacked:  # type: ignore[arg-type]
             yield unpacked  # type: ignore[misc]
 
 
 def line_ends(claim: ClaimedFile, start: int, end: int, root: Path, batch_id: int) -> int | None:
     """How many line ends are in the bytes [start, end). None: too long a stream, or it was cut."""
-    left = STREAM_COUNTED_BYTES_MAX if claim.packed else end - start
+    left = end - start
     if is_gzip(claim.path) and left > STREAM_COUNTED_BYTES_MAX:
         return None
     buffer = memoryview(bytearray(COUNTED_BYTES))
     found = 0
     try:
         with claimed_bytes(claim, root, batch_id) as file:
-            file.seek(0 if claim.packed else start)
+            file.seek(start)
             while left and (size := file.readinto(buffer[: min(left, len(buffer))])):
                 found += int(np.count_nonzero(np.frombuffer(buffer, np.uint8, size) == _LINE_END))
                 left -= size
     except (EOFError, zlib.error, gzip.BadGzipFile):
         return None  # The job says what is wrong with it.
-    return found if bool(left) == claim.packed else None
+    return None if left else found
 
 
 def lines_of(
@@ -225,12 +209,11 @@ def lines_of(
     content is not there any more, or too much lies before.
     """
     known: list[int | None] = []
-    if not claim.packed:
-        with suppress(OSError, SourceError, EOFError, zlib.error):
-            # A packed file is not unpacked twice for this.
-            if is_gzip(claim.path) or not _trouble(claim, root, batch_id):
-                with claimed_bytes(claim, root, batch_id) as file:
-                    known.extend(_line_numbers(file, positions))
+    with suppress(OSError, SourceError, EOFError, zlib.error):
+        # A packed file is not unpacked twice for this.
+        if is_gzip(claim.path) or not _trouble(claim, root, batch_id):
+            with claimed_bytes(claim, root, batch_id) as file:
+                known.extend(_line_numbers(file, positions))
     return [*known, *[None] * (len(positions) - len(known))]
 
 

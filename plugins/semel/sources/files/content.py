@@ -203,9 +203,9 @@ class GzipContent(Content):
             return stream.read(length)
 
 
-def content_of(file: BinaryIO, *, packed: bool = False) -> Content:
-    """The content of an open file. `packed`: its bytes on disk, whatever it is called."""
-    return GzipContent(file) if is_gzip(file.name) and not packed else PlainContent(file)
+def content_of(file: BinaryIO) -> Content:
+    """The content of an open file. UnfinishedError, SourceError: it cannot be unpacked."""
+    return GzipContent(file) if is_gzip(file.name) else PlainContent(file)
 
 
 def is_gzip(path: str) -> bool:

@@ -19,15 +19,8 @@ from semel.errors import SourceError
 from semel.formats.declared import has_header
 from semel.sources import Evidence, Partition
 from semel.sources.files.content import (
-    HEAD_BYTES,
-    Content,
-    GzipContent,
-    PlainContent,
-    UnfinishedError,
-    content_of,
-    is_gzip,
-    open_file,
-)
+    HEAD_BYTES, Content, UnfinishedError, content_of, open_file,
+)  # fmt: skip
 from semel.sources.files.listing import ListedFile, seen_now, signed
 from semel.sources.files.recognise import Match
 from semel.sources.files.rotation import is_rotation
@@ -55,11 +48,6 @@ class OfFile:
     @property
     def inode(self) -> int:
         return _number(self.identity.partition(":")[2])
-
-    @property
-    def packed(self) -> bool:
-        """Whether positions count the bytes on disk of a gzip file: so it was in early versions."""
-        return bool(self.evidence.get("packed"))
 
 
 class FilePartition(OfFile, Partition):
@@ -126,14 +114,13 @@ class Seen:
     file: ListedFile
     birth_ns: int | None
     content: Content | None
-    on_disk: Content
     trouble: str = ""
     unfinished: bool = False
     header_end: int = 0
 
     def begins_with(self, known: FilePartition) -> bool:
         """Whether it begins with all that was read of a partition."""
-        content = self.of(known)
+        content = self.content
         if content is None or not known.reached:
             return content is not None
         return (
@@ -141,10 +128,6 @@ class Seen:
             and content.hash(0, known.head_length) == known.head_hash
             and content.tail_hash(known.reached) == known.tail_hash
         )
-
-    def of(self, known: FilePartition | None) -> Content | None:
-        """The bytes that a partition's positions count; None where they cannot be had."""
-        return self.on_disk if known is not None and known.packed else self.content
 
     def firsts(self) -> set[str]:
         """What `first_hash` may be of a partition with whose records the file begins.
@@ -159,16 +142,8 @@ class Seen:
         return {"", *map(xxhash.xxh3_128_hexdigest, lines)}
 
     def beginnings(self, lengths: Iterable[int]) -> list[tuple[int, str]]:
-        """(length, xxh3_128) of its beginnings with these lengths: of its content, and of its bytes
-        on disk.
-        """
-        if self.content is None:
-            return []
-        ascending = sorted(lengths)
-        found = prefixes(self.content.head, ascending)
-        if is_gzip(self.file.path):
-            found += prefixes(self.on_disk.head, ascending)
-        return found
+        """(length, xxh3_128) of the beginnings of its content with these lengths."""
+        return [] if self.content is None else prefixes(self.content.head, sorted(lengths))
 
     def same_birth(self, known: FilePartition) -> bool | None:
         """Whether file and partition are one life of one inode; None: the file system is silent."""
@@ -184,23 +159,19 @@ def look(context: Context, file: ListedFile) -> Seen:
         status = os.fstat(handle.fileno())
         if (signed(status.st_dev), signed(status.st_ino)) != (file.device, file.inode):
             raise FileNotFoundError(file.path)
-        on_disk = PlainContent(handle)
-        content: Content | None = on_disk
+        content: Content | None = None
         trouble, unfinished = "", False
-        if is_gzip(file.path):
-            content = None
-            try:
-                content = GzipContent(handle)
-            except UnfinishedError as error:
-                trouble, unfinished = str(error), True
-            except SourceError as error:
-                trouble = str(error)
+        try:
+            content = content_of(handle)
+        except UnfinishedError as error:
+            trouble, unfinished = str(error), True
+        except SourceError as error:
+            trouble = str(error)
         header_end = content.head.find(b"\n") + 1 if content and has_header(context) else 0
         return Seen(
             file=seen_now(file, status),
             birth_ns=birth_ns(handle.fileno()),
             content=content,
-            on_disk=on_disk,
             trouble=trouble,
             unfinished=unfinished,
             header_end=header_end,
@@ -238,12 +209,12 @@ def is_part(seen: Seen, known: FilePartition, holder: Seen | None) -> bool:
     `holder`: the known file, if it was looked at. FileNotFoundError: it was moved or cut meanwhile,
     so that nobody can tell.
     """
-    part = seen.of(known)
+    part = seen.content
     if part is None or not seen.header_end < part.size < known.reached:
         return False
     if part.hash(0, known.head_length) != known.head_hash:
         return False
-    whole = holder.of(known) if holder else _content_at(known)
+    whole = holder.content if holder else _content_at(known)
     if whole is None or whole.size < known.reached:
         raise FileNotFoundError(known.path)
     return part.tail_hash(part.size) == whole.tail_hash(part.size)
@@ -253,12 +224,12 @@ def _content_at(known: FilePartition) -> Content:
     with open_file(known.path) as file:
         if signed(os.fstat(file.fileno()).st_ino) != known.inode:
             raise FileNotFoundError(known.path)
-        return content_of(file, packed=known.packed)
+        return content_of(file)
 
 
 def last_record(seen: Seen, known: FilePartition) -> int | None:
     """Where the last record that was read of a partition ends in another file; None: nowhere."""
-    content = seen.of(known)
+    content = seen.content
     if not known.last_length or content is None:
         return None
     return content.find_line(known.last_length, known.last_hash)

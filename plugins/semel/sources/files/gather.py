@@ -362,7 +362,7 @@ def _own(seen: Seen, known: FilePartition) -> Own | None:
     birth = seen.same_birth(known)
     if birth is False or (seen.file.device != known.device and not birth and not named):
         return None
-    content = seen.of(known)
+    content = seen.content
     if content is None:
         return Own.SAME if seen.unfinished else Own.CHANGED
     if seen.begins_with(known):

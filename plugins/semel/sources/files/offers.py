@@ -30,7 +30,7 @@ class FileOffer(Offer):
 
 def offer_of(seen: Seen, known: FilePartition | None, *, start: int = 0) -> FileOffer:
     """A file as it was seen, of which nothing may be read yet."""
-    file, content = seen.file, seen.of(known)
+    file, content = seen.file, seen.content
     if content is not None:
         there = ahead = content.size
     else:
@@ -107,8 +107,6 @@ def _end(context: Context, found: Facts, item: FileOffer) -> FileOffer | Refusal
         if found.seen.unfinished and not closed:
             return replace(item, end=reached)
         return refusal(file.path, "damaged", f"{found.seen.trouble}; replace the file", file.when)
-    if known and known.packed:
-        return replace(item, end=reached)
     if content.size > reached and (why := _foreign(context, content)):
         return refusal(file.path, "format", f"{file.path!r}: {why}", file.when)
     start = 0 if reached or has_header(context) else content.nuls()

@@ -84,7 +84,7 @@ class _Places:
 
     def _at(self, known: FilePartition, seen: Seen) -> FilePartition:
         """A partition in the file that holds it. A plan looks at it again: it is not settled."""
-        file, content = seen.file, seen.of(known)
+        file, content = seen.file, seen.content
         read = read_up_to(self._context, content, known.reached)
         return replace(
             known,

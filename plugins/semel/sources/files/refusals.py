@@ -20,7 +20,7 @@ def refused(context: Context, found: Facts) -> Refusal:
         return refusal(file.path, found.answer, _changed(context, found), file.when)
     if found.matched is None:
         return still_a_copy(context, file, found.told)
-    known, content = found.matched, found.seen.of(found.matched)
+    known, content = found.matched, found.seen.content
     size = content.size if content is not None else known.reached
     behind = known.reached if size > known.reached else None
     detail = _part(context, found) if size < known.reached else _copy(context, found, behind)
@@ -104,7 +104,7 @@ def _changed(context: Context, found: Facts) -> str:
     if not context.by_position:
         return what
     what += "; without a record_id, or at_least_once, what it repeats is written again"
-    end = None if found.seen.of(known) is None else last_record(found.seen, known)
+    end = None if found.seen.content is None else last_record(found.seen, known)
     if end:
         behind = accept_command(context, found.seen.file.path, f"--from {end}")
         what += f". {behind} reads what comes after the last record that was read"
@@ -112,7 +112,7 @@ def _changed(context: Context, found: Facts) -> str:
 
 
 def _difference(found: Facts) -> str:
-    known, content = found.known, found.seen.of(found.known)
+    known, content = found.known, found.seen.content
     if content is None:
         return found.seen.trouble
     if content.size < known.reached:

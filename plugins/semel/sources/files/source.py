@@ -123,14 +123,13 @@ class FilesSource(Source):
         from semel.formats.records import read_split
 
         claim = ClaimedFile.of(split.claim)
-        whole = claim.packed  # It is read from its first byte to its last.
         with claimed.claimed_bytes(claim, self.root, batch_id) as file:
             yield from read_split(
                 file,
-                start=0 if whole else split.start,
-                end=None if whole else split.end,
-                range_start=0 if whole else claim.start,
-                range_end=None if whole else claim.end,
+                start=split.start,
+                end=split.end,
+                range_start=claim.start,
+                range_end=claim.end,
                 schema=self.context.arrow_schema(),
                 format=formats.format_of(self.context),
                 columns=formats.header_of(self.context, file.name),

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice
@@ -62,9 +63,9 @@ class FilesSource(Formatted):
         return not source_format(self.format).sealed
 
     @property
-    def puts_away(self) -> bool:
-        """Whether collect moves files that are finalized."""
-        return self.after_finalize != "keep"
+    def kept(self) -> timedelta | None:
+        """Collect moves a finalized file at once, if at all."""
+        return None if self.after_finalize == "keep" else timedelta(0)
 
     def describe(self) -> str:
         """Its path and format."""

@@ -114,9 +114,7 @@ def match(
         # One whose name has another topic now waits for a person's word.
         if k.identity not in there and k.name not in named
     ]
-    return Matched(
-        offers=offers, refused=refused, gone=gone, retired=[], renamed=[], begun=begun, resumed=()
-    )
+    return Matched(offers=offers, refused=refused, gone=gone, begun=begun)
 
 
 def word(
@@ -147,7 +145,7 @@ def word(
     offer = offer_of(replace(one, known=None, does=Does.BEGIN), None)
     if start:
         offer = replace(offer, start=start, reason="repeated")
-    return Word(offer=offer, ended=[one.known], superseded=[])
+    return Word(offer=offer, ended=[one.known])
 
 
 def _not_same(context: Context, one: Judged) -> SourceError:

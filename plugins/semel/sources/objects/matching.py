@@ -108,15 +108,7 @@ def match(
                 begun.append(offers[-1])
         elif one.held is not None:
             offers.append(_as_it_was(source, one))
-    return Matched(
-        offers=offers,
-        refused=refused,
-        gone=_gone(shown, known),
-        retired=[],
-        renamed=[],
-        begun=begun,
-        resumed=(),
-    )
+    return Matched(offers=offers, refused=refused, gone=_gone(shown, known), begun=begun)
 
 
 # Keeps OB3.

@@ -179,10 +179,7 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
         offers=offers,
         refused=[*refused, *_replayed(source, known, replayed)],
         gone=gone,
-        retired=[],
-        renamed=[],
         begun=begun,
-        resumed=(),
         released=tuple(sorted(released)),
         notes=tuple(notes),
     )

@@ -140,14 +140,9 @@ class QueueSource(Messages):
         return False
 
     @property
-    def puts_away(self) -> bool:
-        """Whether collect removes segments that are finalized."""
-        return self.keep_spool is not None
-
-    @property
-    def kept(self) -> timedelta:
+    def kept(self) -> timedelta | None:
         """As it is declared."""
-        return self.keep_spool or timedelta(0)
+        return self.keep_spool
 
     @property
     def on_refused_or_default(self) -> OnRefused:

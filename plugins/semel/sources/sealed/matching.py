@@ -368,7 +368,6 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
         offers=offers,
         refused=refused,
         gone=found.gone(),
-        retired=[],
         renamed=renamed,
         begun=begun,
         resumed=tuple(
@@ -463,7 +462,6 @@ def word(
     return Word(
         offer=replace(offer, start=start, reason="repeated"),
         ended=[one.held] if one.held else [],
-        superseded=[],
     )
 
 
@@ -486,7 +484,7 @@ def new_word(
             f"{name!r} is {as_what}: all of it is accepted, or nothing",
             next=accepting(pipeline, name),
         )
-    return Word(offer=offer(), ended=[] if old.closed else [old], superseded=[])
+    return Word(offer=offer(), ended=[] if old.closed else [old])
 
 
 def refusal(part: Part, reason: str, detail: str) -> Refusal:
