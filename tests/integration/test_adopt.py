@@ -193,13 +193,13 @@ def test_pipelines_of_one_ledger_are_adopted_one_by_one(bench: Workbench, ledger
 
 # Attacks D5.
 def test_numbers_that_others_have_are_refused(bench: Workbench, ledger: Ledger) -> None:
-    """Nothing is written then; in an empty ledger both are adopted."""
+    """Nothing is written then; the other pipeline stays as it is."""
     one, other = bench.spec(), bench.spec("visits")
     bench.write("in/a.jsonl", events(0, 10))
     run(ledger, one, "r1")
     lose(ledger)
     run(ledger, other, "r1")  # Nobody said that the other pipeline is to be adopted.
-    with pytest.raises(TerminalError, match="2 numbers .*batch 1 to 'visits'.*Adopt each pipeline"):
+    with pytest.raises(TerminalError, match="2 numbers .*batch 1 to 'visits'.*of its own"):
         adopt(ledger, one, log=quiet)
     assert sql(ledger, "SELECT name FROM semel.pipeline") == [("visits",)]
 

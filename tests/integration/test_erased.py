@@ -30,6 +30,7 @@ from semel.audit import Verdict, audit
 from semel.errors import CorruptionError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
+from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
 from semel.reader import dataset
 from semel.repair.accept import who
@@ -309,12 +310,20 @@ def test_the_page_of_a_batch_shows_an_erasure(
 
 # Attacks ER1.
 def test_objects_go_by_a_replay(bench: Workbench, ledger: Ledger, s3: S3, shell: Shell) -> None:
-    """Nothing is recorded of a sink that a replay, or its own rules, make lose rows."""
+    """Nothing is recorded of a sink that a replay, or its own rules, make lose rows: the audit
+    names the batch that lacks some, and the replay that puts them again.
+    """
     place = Prefix(bench, s3)
     bench.write("in/1.jsonl", events(0, 5))
-    run(ledger, place.spec(), "r1")
-    assert shell.fails("semel accept events --erased 1 --rows 5 --why x") == "semel audit events"
+    spec = place.spec()
+    run(ledger, spec, "r1")
+    [file] = markers_of(spec)[0].of_kind(Kind.DATA)
+    s3.delete(place.bucket, f"{place.prefix}/{file.path}")
+    step = shell.fails("semel accept events --erased 1 --rows 5 --why x")
     assert "a replay replaces objects" in shell.err
+    *_, replay = shell.runs(step, code=1).splitlines()
+    shell.runs(replay.removeprefix("next: "))
+    assert audit(spec).ok
 
 
 # Attacks ER1, F9.

@@ -6,19 +6,26 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 
 import steps
 from fixtures.batches.account import committed, first_batch, ids, quiet, run, settled, sql
 from fixtures.batches.chains import again, link
 from fixtures.batches.faults import dies_at
-from fixtures.batches.replays import aside, two_batches, waiting
+from fixtures.batches.replays import (
+    admitted, aside, replayed, two_batches, waiting, with_letters,
+)  # fmt: skip
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from fixtures.contract.sources import Upstream
+from fixtures.files.rights import no_overrides
+from fixtures.postgres.server import database, lose
 from fixtures.postgres.warehouse import TABLE, UPSERT, Warehouse
 from fixtures.spark.local import LocalEngine
 from semel import failpoints
@@ -302,3 +309,281 @@ def test_a_compare_of_another_guarantee(bench: Workbench, ledger: Ledger, shell:
     lines = shell.runs(shell.fails("semel compare events --batches 1..2")).splitlines()
     assert [line.split()[0] for line in lines if line.split()[0].isdigit()] == ["2", "1"], lines
     shell.runs("semel compare events --batches 2")
+
+
+def test_a_declaration_that_cannot_be_read(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """validate is content once the file's rights are back."""
+    bench.spec()
+    path = bench.pipelines / "events.yaml"
+    path.chmod(0o000)
+    with no_overrides():
+        step = shell.fails("semel run events")
+    path.chmod(0o644)
+    shell.runs(step)
+
+
+def test_a_sink_that_is_declared_elsewhere(
+    bench: Workbench, ledger: Ledger, shell: Shell, table: Warehouse
+) -> None:
+    """The same run goes on once the declaration is put back."""
+    first_batch(bench, ledger, events(0, 8), sink=TABLE)
+    bench.write("in/b.jsonl", events(8, 10))
+    bench.spec(sink={**TABLE, "table": "others"})
+    step = shell.fails("semel run events")
+    bench.spec(sink=TABLE)
+    shell.runs(step)
+    assert table.run("SELECT count(*) FROM events") == [(10,)]
+
+
+def test_a_batch_that_is_abandoned_already(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """It is shown, with who gave it up."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 8))
+    plan(ledger, spec, "r1")
+    shell.runs("semel abandon 1 --reason 'ticket 4711'")
+    assert "ticket 4711" in shell.runs(shell.fails("semel abandon 1"))
+
+
+def test_a_sink_that_moves_beside_a_batch(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """The batch is listed that is to be finished first; then the sink moves."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 8))
+    batch = plan(ledger, spec, "r1").batch.batch_id
+    bench.spec(sink={"path": "out/others"})
+    assert f"{batch} " in shell.runs(shell.fails("semel run events"))
+    bench.spec()
+    shell.runs("semel run events --request r1")
+    spec = bench.spec(sink={"path": "out/others"})
+    for folder in ("out/events", "out/_semel/events"):
+        (bench.data / folder).rename(bench.data / folder.replace("events", "others"))
+    bench.write("in/b.jsonl", events(8, 10))
+    shell.runs("semel run events")
+    assert settled(spec).ids == ids(0, 10)
+
+
+@pytest.fixture
+def lose_for(postgres: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
+    """Makes an empty database the ledger of commands. Returns its address."""
+    with ExitStack() as made:
+
+        def lose_it() -> str:
+            monkeypatch.setenv("SEMEL_LEDGER_DSN", dsn := made.enter_context(database(postgres)))
+            return dsn
+
+        yield lose_it
+
+
+def test_batches_of_another_ledger(
+    bench: Workbench,
+    ledger: Ledger,
+    shell: Shell,
+    lose_for: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An empty database is made a ledger, and takes over all of them."""
+    first_batch(bench, ledger, events(0, 8))
+    lose_for()
+    shell.runs("semel migrate")
+    shell.runs("semel adopt events")
+    bench.write("in/b.jsonl", events(8, 10))
+    with monkeypatch.context() as patch:
+        patch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+        shell.runs("semel run events")
+    step = shell.fails("semel adopt events")
+    assert "not batch 2 whose markers" in shell.err
+    lose_for()
+    shell.runs(step)
+    assert "2 batches" in shell.runs("semel adopt events")
+
+
+def test_numbers_that_another_pipeline_has(
+    bench: Workbench, ledger: Ledger, shell: Shell, lose_for: Callable[[], str]
+) -> None:
+    """An empty database is made the ledger of the one pipeline; the other keeps its own."""
+    spec, visits = first_batch(bench, ledger, events(0, 8)), bench.spec("visits")
+    lose_for()
+    shell.runs("semel migrate")
+    shell.runs("semel run visits")
+    step = shell.fails("semel adopt events")
+    assert "batch 1 to 'visits'" in shell.err
+    bench.write("in/b.jsonl", events(8, 10))
+    shell.runs("semel run visits")
+    lose_for()
+    shell.runs(step)
+    assert "1 batch" in shell.runs("semel adopt events")
+    shell.runs("semel run events")
+    assert settled(spec).ids == settled(visits).ids == ids(0, 10)
+
+
+def edited(path: Path, **values: object) -> str:
+    """Let a marker say something else. Returns its text before."""
+    right = path.read_text()
+    path.write_text(json.dumps(json.loads(right) | values))
+    return right
+
+
+def test_ids_that_nobody_has(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """The same adopt ends once output or source is restored."""
+    spec = first_batch(bench, ledger, events(0, 8))
+    next(iter(spec.sink_path().glob("*.parquet"))).unlink()
+    source = bench.data / "in/a.jsonl"
+    source.rename(kept := bench.folder / "kept")
+    lose(ledger)
+    step = shell.fails("semel adopt events")
+    kept.rename(source)
+    assert "8 ids" in shell.runs(step)
+
+
+APART: dict[str, dict[str, object]] = {
+    "two ledgers": {"commit_seq": 1},
+    "two claims": {},
+    "damaged": {"counts": None},
+}
+"""What the second marker says that cannot be taken over; of two claims, those of the first."""
+
+
+@pytest.mark.parametrize("how", APART)
+def test_markers_that_cannot_be_taken_over(
+    bench: Workbench, ledger: Ledger, shell: Shell, how: str
+) -> None:
+    """The same adopt ends once that marker is moved aside; then its records are read again."""
+    spec = first_batch(bench, ledger, events(0, 8))
+    bench.write("in/a.jsonl", events(8, 10), "ab")
+    run(ledger, spec, "r2")
+    lose(ledger)
+    first, second = (layout.marker(layout.of(spec), n) for n in (1, 2))
+    values = APART[how]
+    if how == "two claims":
+        values = {"claims": json.loads(first.read_text())["claims"]}
+    edited(second, **values)
+    step = shell.fails("semel adopt events")
+    second.rename(bench.folder / second.name)
+    assert "1 batch" in shell.runs(step)
+    next(iter(spec.sink_path().glob("*b00000002*"))).unlink()
+    shell.runs("semel run events")
+    assert settled(spec).ids == ids(0, 10)
+
+
+@pytest.mark.parametrize("how", ["gone", "counts", "another batch's"])
+def test_a_replaced_marker_that_cannot_be_taken_over(
+    bench: Workbench, ledger: Ledger, shell: Shell, how: str
+) -> None:
+    """The same adopt ends once it is restored."""
+    spec = first_batch(bench, ledger, events(0, 8))
+    replayed(ledger, spec, 1, "again")
+    lose(ledger)
+    path = aside(spec, 1, 1)
+    plain = json.loads(path.read_text())
+    right = edited(path, **{
+        "counts": {"counts": plain["counts"] | {"survivors": 7}}, "another batch's": {"fence": 9},
+    }.get(how, {}))  # fmt: skip
+    if how == "gone":
+        path.unlink()
+    step = shell.fails("semel adopt events")
+    path.write_text(right)
+    assert "1 batch" in shell.runs(step)
+
+
+def test_an_admission_whose_batch_has_no_marker(
+    bench: Workbench, ledger: Ledger, shell: Shell
+) -> None:
+    """The same adopt ends once the marker of the batch is restored."""
+    spec = with_letters(bench, ledger)
+    admitted(ledger, spec)
+    lose(ledger)
+    path = layout.marker(layout.of(spec), 1)
+    path.rename(kept := bench.folder / path.name)
+    step = shell.fails("semel adopt events")
+    kept.rename(path)
+    assert "2 batches" in shell.runs(step)
+
+
+def test_a_table_that_lacks_a_batch(
+    bench: Workbench, ledger: Ledger, shell: Shell, table: Warehouse
+) -> None:
+    """The same adopt ends once its rows are restored, with their note."""
+    first_batch(bench, ledger, events(0, 8), sink=TABLE)
+    names = ("events", "semel_batch")
+    for name in names:
+        table.run(f"CREATE TABLE kept_{name} AS SELECT * FROM {name}")
+        table.run(f"DELETE FROM {name}")
+    lose(ledger)
+    step = shell.fails("semel adopt events")
+    for name in names:
+        table.run(f"INSERT INTO {name} SELECT * FROM kept_{name}")
+    assert "1 batch" in shell.runs(step)
+
+
+@pytest.mark.parametrize("verb", ["run", "replay"])
+def test_rows_that_landed_just_before_the_ledger_was_lost(
+    bench: Workbench, ledger: Ledger, shell: Shell, table: Warehouse, verb: str
+) -> None:
+    """The same adopt ends once the statements of the message were run."""
+    spec = first_batch(bench, ledger, events(0, 8), sink=TABLE)
+    bench.write("in/b.jsonl", events(8, 10))
+    with dies_at("finalize.after_publish"):
+        run(ledger, spec, "r2") if verb == "run" else replayed(ledger, spec, 1, "again")
+    lose(ledger)
+    step = shell.fails("semel adopt events")
+    if verb == "run":
+        [statements] = re.findall("DELETE FROM .* IN .2.(?=;)", shell.err)
+        for statement in statements.split("; "):
+            table.run(statement)
+    else:
+        [change] = re.findall("SET _semel_batch = 1 WHERE _semel_batch = 2", shell.err)
+        table.run(f"UPDATE events {change}")
+        table.run("DELETE FROM semel_batch WHERE batch_id = 2")
+    assert "1 batch" in shell.runs(step)
+    shell.runs("semel run events")
+    shell.runs("semel replay events --batches 1")
+    assert table.run("SELECT count(*) FROM events") == [(10,)]
+
+
+def test_a_changed_file_that_is_called_erased(
+    bench: Workbench, ledger: Ledger, shell: Shell
+) -> None:
+    """The audit names the file that is another one, and passes once it is restored."""
+    spec = first_batch(bench, ledger, events(0, 8))
+    path = next(iter(spec.sink_path().glob("*.parquet")))
+    right = path.read_bytes()
+    pq.write_table(pq.read_table(path, partitioning=None), path, compression="none")
+    step = shell.fails("semel accept events --erased 1 --rows 8 --why x")
+    assert path.name in shell.runs(step, code=1)
+    path.write_bytes(right)
+    shell.runs(step)
+
+
+def test_more_rows_than_a_batch_had(
+    bench: Workbench, ledger: Ledger, shell: Shell, table: Warehouse
+) -> None:
+    """The audit names the replay that puts back what the batch made."""
+    first_batch(bench, ledger, events(0, 8), sink=TABLE)
+    table.run("INSERT INTO events SELECT * FROM events LIMIT 1")
+    step = shell.fails("semel accept events --erased 1 --rows 1 --why x")
+    *_, replay = shell.runs(step, code=1).splitlines()
+    shell.runs(replay.removeprefix("next: "))
+    assert table.run("SELECT count(*) FROM events") == [(8,)]
+
+
+def test_ids_that_exact_cannot_find(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """The same command ends once output or source is restored."""
+    spec = first_batch(bench, ledger, events(0, 8), guarantee="at_least_once")
+    next(iter(spec.sink_path().glob("*.parquet"))).unlink()
+    source = bench.data / "in/a.jsonl"
+    source.rename(kept := bench.folder / "kept")
+    bench.spec()
+    step = shell.fails("semel exact events")
+    kept.rename(source)
+    assert "8 ids of 1 batch are known" in shell.runs(step)
+
+
+def test_a_file_in_the_place_of_one_of_ids(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """The same command ends once it is moved aside."""
+    spec = first_batch(bench, ledger, events(0, 8), guarantee="at_least_once")
+    path = layout.ids_list(layout.of(spec), 1)
+    path.parent.mkdir()
+    path.write_text("mine")
+    bench.spec(dedup={"keep_ids": True})
+    step = shell.fails("semel exact events")
+    path.rename(bench.folder / "aside")
+    assert "8 ids of 1 batch are known" in shell.runs(step)

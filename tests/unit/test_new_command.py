@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import steps
 from fixtures.batches.workbench import Workbench
 from semel import cli
 from semel.errors import TerminalError
@@ -136,19 +137,35 @@ def test_advice_for_samples_elsewhere(bench: Workbench, tmp_path: Path, capsys) 
     inside.write_bytes(CSV)
     for name, path in (("first", outside), ("second", inside)):
         assert cli.main(["new", name, str(path), "--yes"]) == 1
-        advice = capsys.readouterr().err.strip()
-        done = semel([advice[advice.index("mkdir -p") :], "--yes"], tmp_path)
+        step = capsys.readouterr().err.splitlines()[-1].removeprefix("next: ")
+        done = semel([step], tmp_path)
         assert done.returncode == 0, done.stderr
+        steps.typed_in_a_shell(step)
         assert (bench.pipelines / f"{name}.yaml").exists()
     assert outside.exists() and not inside.exists()
+
+
+@pytest.mark.parametrize(
+    "names", [["1/a.csv", "2/a.csv"], [f"{n}.csv" for n in range(11)]], ids=["one name", "many"]
+)
+def test_many_samples_elsewhere(bench: Workbench, tmp_path: Path, capsys, names: list) -> None:
+    """No command is named that leaves some of them out, or lets one replace the other."""
+    paths = [tmp_path / name for name in names]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(CSV)
+    assert cli.main(["new", "orders", *map(str, paths), "--yes"]) == 1
+    shown = capsys.readouterr().err
+    assert "copy them into one" in shown and "next: " not in shown
 
 
 def test_a_folder_of_pipelines_that_is_not_there(bench: Workbench, orders, tmp_path, capsys):
     """The folder is not made unasked; the message has the command that makes it."""
     bench.pipelines.rmdir()
     assert cli.main(["new", "orders", str(orders), "--yes"]) == 1
-    advice = capsys.readouterr().err
-    assert semel([advice[advice.index("mkdir -p") :].strip()], tmp_path).returncode == 0
+    step = capsys.readouterr().err.splitlines()[-1].removeprefix("next: ")
+    assert semel([step], tmp_path).returncode == 0
+    steps.typed_in_a_shell(step)
     assert cli.main(["new", "orders", str(orders), "--yes"]) == 0
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from semel import settings
 from semel.declare.parts import GLOB, RESERVED_PREFIX, Limits
 from semel.declare.wording import FILES_NAMED_MAX, KEYS_NAMED_MAX
-from semel.errors import SourceError, TerminalError
+from semel.errors import NO_STEP, SourceError, TerminalError
 from semel.formats.csv import Csv
 from semel.formats.declared import format_of
 from semel.formats.jsonl import JsonLines
@@ -378,11 +378,18 @@ def _source_path(name: str, samples: Samples) -> str:
     there = " ".join(quoted(str(path)) for path in some)
     kept = " ".join(quoted(str(folder / path.name)) for path in some)
     where = quoted(str(folder))
+    # Of more files the pipeline would lack some, and those of one name would replace each other.
+    is_whole = len({path.name for path in some}) == len(samples.named)
+
+    def by(command: str) -> str:
+        step = f"mkdir -p {where} && {command} {there} {where} && semel new {name} {kept}"
+        return step if is_whole else NO_STEP
+
     if root is None:
         raise TerminalError(
             f"the samples lie outside of the data folders {os.pathsep.join(map(str, roots))}; copy "
             f"them into one, or name theirs in {settings.DATA_VARIABLE}",
-            next=f"mkdir -p {where} && cp {there} {where} && semel new {name} {kept}",
+            next=by("cp"),
         )
     pattern = names.source_pattern(
         [PurePosixPath(path.relative_to(root)) for path in samples.named]
@@ -393,6 +400,6 @@ def _source_path(name: str, samples: Samples) -> str:
             f"the samples have no folder of their own below the data folder {root}, where the "
             "output lies as well, or its name holds what a pattern takes for something else; give "
             "them one",
-            next=f"mkdir -p {where} && mv {there} {where} && semel new {name} {kept}",
+            next=by("mv"),
         )
     return pattern if root == roots[0] else str(PurePosixPath(root) / pattern)

@@ -255,7 +255,8 @@ def _check(spec: Spec, kept: Path, found: list[Marker]) -> None:
             raise CorruptionError(
                 f"the markers {one.path} and {other.path} are of two ledgers: their places in the "
                 "order of commits, or their buckets, do not go together; move those aside that do "
-                f"not belong here. {READ_AGAIN}"
+                f"not belong here. {READ_AGAIN}",
+                next=AGAIN,
             )
     claims = sorted(
         (c.source_partition_id, c.start, c.end, m.path) for m in found for c in m.claims
@@ -264,8 +265,8 @@ def _check(spec: Spec, kept: Path, found: list[Marker]) -> None:
         if part == other_part and start < end:
             raise CorruptionError(
                 f"the markers {path} and {other} claim the same {spec.source.unit} of source "
-                f"partition {part}; move aside the one that does not belong here. "
-                + READ_AGAIN
+                f"partition {part}; move aside the one that does not belong here. {READ_AGAIN}",
+                next=AGAIN,
             )
     if found:
         identity.check(identity.to_text(identity.identity_of(found[-1].spec)), spec)
@@ -319,10 +320,10 @@ def _pass_numbers(
         if taken:
             shown = ", ".join(f"{r['what']} {r['number']} to {r['name']!r}" for r in taken[:5])
             raise TerminalError(
-                f"this ledger gave {len(taken)} numbers of {spec.name}'s to others ({shown}), and "
-                "two cannot share one. Adopt each pipeline before any of them runs: make an empty "
-                "database the ledger (SEMEL_LEDGER_DSN), migrate it, and adopt each pipeline; or "
-                f"give {spec.name} a ledger of its own",
+                f"this ledger gave {len(taken)} numbers of {spec.name}'s to others ({shown}), which "
+                f"ran before it was adopted, and two cannot share one. Give {spec.name} a ledger "
+                "of its own: make an empty database its ledger (SEMEL_LEDGER_DSN), migrate it, and "
+                "adopt it there",
                 next="semel migrate",
             )
         rows(
