@@ -39,11 +39,14 @@ from semel.plan.abandon import abandon
 from semel.runs import replay, requarantine
 from semel.sources.queue.source import Segments
 from semel.stage import stage
+from test_late import Days, of_days
 
 WINDOW = {"record_time": "at", "window": {"size": "1 hour", "zone": "UTC"}}
 COUNTED = {**WINDOW, "aggregate": {"columns": {"events": "count()"}}}
 PARQUET = {"path": "in/*.parquet", "format": "parquet"}
-MULTILINE = {"path": "in/*.csv", "format": "csv", "csv": {"multiline": True}, "closed_after": "0 seconds"}
+MULTILINE = {
+    "path": "in/*.csv", "format": "csv", "csv": {"multiline": True}, "closed_after": "0 seconds",
+}  # fmt: skip
 
 
 def parquet(bench: Workbench, name: str, start: int, stop: int) -> Path:
@@ -189,8 +192,6 @@ def test_a_run_whose_batch_was_abandoned_meanwhile(
 
 def test_a_batch_of_late_records(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """The same run sets them aside once the limit allows it."""
-    from test_late import Days, of_days
-
     days = Days(bench, ledger)
     days.declare(limits={"late_ratio_max": 0.5})
     days.read(of_days(0, 10, 30))
@@ -221,7 +222,7 @@ def up(shell: Shell, linked: Upstream) -> Upstream:  # noqa: ARG001 - its engine
 
 
 def test_an_output_that_a_batch_has_claimed(up: Upstream, ledger: Ledger, shell: Shell) -> None:
-    """`semel batches` shows the batch; once it is abandoned, accept has nothing to do."""
+    """`semel batches` shows the batch that is at work."""
     plan(ledger, up.spec(), "r1")
     again(up, 5)
     step = shell.fails("semel accept events up/b00000001")
@@ -296,7 +297,7 @@ def step_of(shell: Shell) -> str:
 
 
 def test_two_requests_that_replay_at_once(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
-    """The slower one is told to look at the batch; then its command is answered."""
+    """The slower one ends; the same command is done once the other replay was left."""
     spec = first_batch(bench, ledger, events(0, 10))
     stored = provenance.stored(spec)
 
@@ -305,6 +306,7 @@ def test_two_requests_that_replay_at_once(bench: Workbench, ledger: Ledger, shel
 
     shell.capsys.readouterr()
     meanwhile(ledger, other, "semel replay events --batches 1")
+    falls_silent(ledger)
     shell.runs(step_of(shell))
 
 
@@ -326,18 +328,24 @@ def test_two_requests_that_admit_at_once(bench: Workbench, ledger: Ledger, shell
 
     shell.capsys.readouterr()
     meanwhile(ledger, other, "semel replay events --batches 1 --requarantine")
+    falls_silent(ledger)
     shell.runs(step_of(shell))
 
 
 def test_two_requests_that_go_on_at_once(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
-    """Both give up what a third one has left, and one is the faster: the other looks at its batch."""
+    """One that is at work is looked at. Both give up what it has left, and one is the faster; the
+    other's command is done once that one was left, too.
+    """
     spec = letters(bench, ledger)
     requarantine.plan(ledger, spec, "left", 1)
+    step = shell.fails("semel replay events --batches 1 --requarantine")
+    assert step == "semel show 2" and "is at work on batch 1" in shell.err
+    shell.runs(step)
     falls_silent(ledger)
     faster = lambda: requarantine.plan(ledger, spec, "other", 1)  # noqa: E731
     with failpoints.armed("abandon.after_release", faster):
         step = shell.fails("semel replay events --batches 1 --requarantine")
-    assert step == "semel show 3"
+    falls_silent(ledger)
     shell.runs(step)
 
 

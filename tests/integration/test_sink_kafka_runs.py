@@ -24,7 +24,6 @@ from fixtures.spark.local import LocalEngine
 from fixtures.wait import wait_for
 from semel import failpoints
 from semel.audit import audit
-from semel.cli import main
 from semel.clients.kafka.cluster import Cluster
 from semel.compare import Range, compare
 from semel.errors import TerminalError

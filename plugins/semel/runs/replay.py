@@ -171,10 +171,7 @@ def plan(
         begun = not now or now[0]["newest"] != found["newest"] or _at_work(connection, root)
         begun = begun or now[0]["erased"]
         if moved or begun:
-            raise RetryableError(
-                f"another request began to replay batch {root} at the same time",
-                next=f"semel show {root}",
-            )
+            raise RetryableError(f"another request began to replay batch {root} at the same time")
         place = {"replays": root, "generation": found["generation"] + 1}
         if not anew:
             place["judged_by"] = found["judged_by"]

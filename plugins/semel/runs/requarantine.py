@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from semel import failpoints
 from semel.archive import provenance
-from semel.errors import SemelError, StateError
+from semel.errors import RetryableError, SemelError, StateError
 from semel.finalize import Finalized
 from semel.ledger import Ledger, Row, pipelines, row
 from semel.ledger.batches import batch_of
@@ -102,6 +102,7 @@ def plan(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | Non
     """Find or plan the request's admission of a batch. None: no dead letter is left.
 
     StateError, CorruptionError, SourceError: they cannot be judged again, and nothing was written.
+    RetryableError: another request is judging them now.
     """
     pipeline = register(ledger, spec)
     letters_left(ledger, spec, root)  # Refuses a batch without its own.
@@ -141,9 +142,9 @@ def _write(
     root: int,
     last: Row | None,
 ) -> Batch:
-    """Write the admission after the `last` one. StateError: another one followed it."""
+    """Write the admission after the `last` one. RetryableError: another one followed it."""
     if last is not None and last["status"] != BatchStatus.FINALIZED:
-        raise StateError(_MEANWHILE.format(root=root), next=f"semel show {last['batch_id']}")
+        raise RetryableError(_MEANWHILE.format(root=root))
     admission = _check(ledger, spec, pipeline, root, last)
     stored = provenance.stored(spec)
     with ledger.transaction() as connection:
@@ -151,7 +152,7 @@ def _write(
         # Keeps RP9.
         now = _last(connection, root)
         if (now and now["batch_id"]) != (last and last["batch_id"]):
-            raise StateError(_MEANWHILE.format(root=root), next=f"semel show {root}")
+            raise RetryableError(_MEANWHILE.format(root=root))
         made = insert(
             connection, spec, stored, request_key, admits=root, admission=admission
         )
