@@ -7,6 +7,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Collection, Mapping
+from contextvars import ContextVar
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -38,10 +39,16 @@ def say(line: str) -> None:
     progress.print(line, markup=False)
 
 
-def emit(payload: dict[str, Any], *, as_json: bool, render: Callable[[], None]) -> None:
-    """Print the result: `payload` as one JSON object, or what `render` prints for people."""
+command: ContextVar[str | None] = ContextVar("command", default=None)
+"""The command that runs, for its answer. None: the command line names none that there is."""
+
+
+def emit(payload: Any, *, as_json: bool, render: Callable[[], None]) -> None:
+    """Print the result: `payload`, a mapping or a dataclass, as the answer in one JSON object, or
+    what `render` prints for people.
+    """
     if as_json:
-        print(to_json(payload))
+        print(to_json({"command": command.get(), "answer": payload}))
     else:
         render()
 
@@ -99,7 +106,8 @@ def fail(error: BaseException, message: str, next: str, *, as_json: bool) -> Non
     on standard error, where `next: ...` is the last line, if there is a step.
     """
     if as_json:
-        print(to_json({"error": type(error).__name__, "message": message, "next": next}))
+        told = {"kind": type(error).__name__, "message": message, "next": next}
+        print(to_json({"command": command.get(), "error": told}))
     else:
         # Not through rich: a path in the message may hold what looks like its markup.
         print(f"semel: {message}" + f"\nnext: {next}" * bool(next), file=sys.stderr)

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import os
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ import pytest
 from airflow_rest import Airflow
 from fixtures.airflow.dags import ROOT, documented
 from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import answer_in
 from fixtures.wait import wait_for
 from semel import settings
 from semel_local import stack as semel_stack
@@ -239,7 +239,7 @@ def answer_of(command: subprocess.Popen[str]) -> Answer:
     finally:
         command.kill()  # One that has ended is left alone.
     assert out.count("\n") == 1, err
-    return command.returncode, json.loads(out), err
+    return command.returncode, answer_in(out), err
 
 
 @pytest.fixture(scope="session")

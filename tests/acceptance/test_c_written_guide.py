@@ -74,7 +74,7 @@ def test_what_the_guide_says_of_an_archived_file(stack: Stack) -> None:
     shutil.rmtree(folder / "done")
     code, answer, said = stack.call("days", NAME, "--from", "2026-03-02", "--to", "2026-03-04")
     assert code == 0, said
-    assert [day["state"] for day in answer["answer"]["days"]] == ["finalized"] * 3
+    assert [day["state"] for day in answer["days"]] == ["finalized"] * 3
     done = typed(stack, f"semel gaps {NAME}")
     assert done.returncode == 0
     assert done.stdout == f"{NAME}: all that the source holds is finalized\n"

@@ -23,6 +23,7 @@ from fix_scene import (
 )
 from fixtures.batches.account import quiet, run, settled, sql
 from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import answer_in
 from fixtures.spark import local
 from fixtures.spark.local import LocalEngine
 from semel import failpoints
@@ -258,7 +259,7 @@ def test_a_damaged_batch_does_not_keep_collect_from_the_others(
     assert "broken.yaml:1: source: is missing" in said.err
 
     assert main(["collect", "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
+    told = answer_in(capsys.readouterr().out)
     assert [f"batch {damaged}: " in line for line in told["collected"][0]["damaged"]] == [True]
     assert [(one["pipeline"], one["error"]) for one in told["failed"]] == [("broken", "SpecError")]
     assert main(["collect", "events"]) == 1

@@ -7,6 +7,7 @@ import pytest
 from fixtures.batches.account import advised, ids, quiet, run, settled, sql
 from fixtures.batches.chains import Keeping, again, link
 from fixtures.batches.replays import falls_silent
+from fixtures.commands.shell import answer_in
 from fixtures.contract.sources import Upstream
 from fixtures.postgres.server import lose
 from semel.cli import main
@@ -310,7 +311,7 @@ def test_adopts_advice_doubles_no_pipeline_below(
     assert [r.name for r in gaps(ledger, spec).refusals] == ["up/b00000001"]
     monkeypatch.setattr("semel.spark.check.check", lambda *_: Checked())
     assert main(["check", "events", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)["checks"]
+    found = answer_in(capsys.readouterr().out)["checks"]
     assert [c["remedy"] for c in found if "up/b00000001" in c["detail"]] == ["semel gaps events"]
     anew = link(up, "anew", "up")
     run(ledger, anew, "r1")

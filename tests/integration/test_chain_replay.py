@@ -11,6 +11,7 @@ from fixtures.batches.compares import compared
 from fixtures.batches.faults import dies_at
 from fixtures.batches.replays import broken, falls_silent, proven, refusal, replayed
 from fixtures.batches.workbench import Workbench
+from fixtures.commands.shell import answer_in
 from fixtures.contract.sources import Upstream
 from fixtures.postgres.server import lose
 from fixtures.postgres.warehouse import TABLE, Warehouse
@@ -295,12 +296,12 @@ def test_what_else_asks_what_a_batch_reads(
     assert (found.rows_live, found.rows_other, found.total) == (15, 15, 0)
     capsys.readouterr()
     assert main(["show", str(number), "--json"]) == 0
-    claims = json.loads(capsys.readouterr().out)["claims"]
+    claims = answer_in(capsys.readouterr().out)["claims"]
     assert [(c["name"], c["start"], c["end"]) for c in claims] == [
         ("up/b00000001", 0, 0), ("up/b00000002", 0, 5)
     ]  # fmt: skip
     assert main(["show", "3", "--json"]) == 0
-    assert [c["end"] for c in json.loads(capsys.readouterr().out)["claims"]] == [10, 10]
+    assert [c["end"] for c in answer_in(capsys.readouterr().out)["claims"]] == [10, 10]
 
 
 # Attacks RP2, CH2.
@@ -338,7 +339,7 @@ def test_the_chain_follows(
     again(up, 5)
     words = ["replay", "up", "--batches", "1", "--downstream", "--json", "--request", "again:5"]
     assert main([*words, "--dry-run"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = answer_in(capsys.readouterr().out)
     behind = {"batch_id": 3, "behind": True, "why": None}
     assert told["downstream"] == [
         {"pipeline": "a", "reads": "up", "batches": [behind]},
@@ -347,12 +348,12 @@ def test_the_chain_follows(
     assert main([word for word in words if word != "--json"] + ["--dry-run"]) == 0
     assert "a, which reads up:\n  batch 3: would follow" in capsys.readouterr().out
     assert main(words) == 0
-    done = json.loads(capsys.readouterr().out)
+    done = answer_in(capsys.readouterr().out)
     assert done["left_alone"] == [1]
     assert [link["replayed"][0]["batch_id"] for link in done["downstream"]] == [3, 4]
     assert settled(a).ids == settled(b).ids == ids(0, 5) + ids(10, 20)
     assert main(words) == 0
-    done = json.loads(capsys.readouterr().out)
+    done = answer_in(capsys.readouterr().out)
     assert [(x["replayed"], x["left_alone"]) for x in done["downstream"]] == [([], [3]), ([], [4])]
 
 

@@ -2,7 +2,6 @@
 where executors look; what the driver sees by itself is told whether Spark answers or not.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import sqlalchemy as sa
 
 from fixtures.batches.account import quiet
 from fixtures.batches.workbench import Workbench, events
-from fixtures.commands.shell import Shell
+from fixtures.commands.shell import Shell, answer_in
 from fixtures.files.users import ordinary_user
 from fixtures.postgres.server import database, point_executors
 from semel import __version__, settings
@@ -427,6 +426,6 @@ def test_the_command_starts_spark(machine: Machine) -> None:
         [Path(sys.executable).with_name("semel"), "check", "events", "--spark=local[2]", "--json"],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-    told = json.loads(done.stdout.splitlines()[-1])
+    told = answer_in(done.stdout.splitlines()[-1])
     assert done.returncode == 0 and told["ok"], told
     assert CHECK_TASK_SECONDS > 0 and len(told["executors"]) == 4

@@ -603,9 +603,9 @@ def test_the_command(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     assert "and 3 more differences" in lines
     assert lines[-2:] == ["different: 4 (unknown 4)", "next: semel audit events"]
     plain = shell.answers("semel compare events --batches 2..3", code=1)
-    assert not plain["equal"] and len(plain["answer"]["differences"]) == 4
-    assert plain["answer"]["batches"] == [2, 3] and plain["answer"]["known"] == 5
-    assert plain["answer"]["differences"][0]["other"]["row"]["n"] == "15"
+    assert not plain["equal"] and len(plain["differences"]) == 4
+    assert plain["batches"] == [2, 3] and plain["known"] == 5
+    assert plain["differences"][0]["other"]["row"]["n"] == "15"
     for wrong in ("", "--batches 3..2", "--batches x", "--interval 2026-01-02 2026-01-01",
                   "--batches 1 --with events", "--batches 1 --interval 2026-01-01 2026-01-02"):
         shell.runs(f"semel compare events {wrong}", code=2)

@@ -723,7 +723,7 @@ def test_windows_in_words(bench: Workbench, ledger: Ledger, shell: Shell) -> Non
         "next: semel run events --interval 2025-11-04 2025-11-05",
     ]
     shell.runs(told[-1].removeprefix("next: "))
-    newest = shell.answers("semel windows events")["answer"]["windows"]
+    newest = shell.answers("semel windows events")["windows"]
     assert [w["state"] for w in newest[:5]] == ["hole", *["complete"] * 3, "not run"]
     assert len(newest) == 31
     line = "the newest complete window: 2025-11-05; `semel windows events` lists the newest"
@@ -754,7 +754,7 @@ def test_windows_of_what_arrives_in_words(
     assert "2025-11-02 18:00 to 2025-11-03 00:00 UTC before" in asked
     bench.write("in/old.jsonl", at(-30))
     run(ledger, spec, "old")
-    again = shell.answers("semel windows events")["answer"]["windows"]
+    again = shell.answers("semel windows events")["windows"]
     assert [w["state"] for w in again] == ["not yet", *["complete"] * 6], "from the oldest record on"
     bench.write("in/b.jsonl", at(13))
     run(ledger, spec, "r2")

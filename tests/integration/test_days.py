@@ -240,7 +240,7 @@ def test_arrival_stands_on_the_day_of_its_commit(
     assert (answer.undated.unclaimed, answer.days[-1].seen) == (1, None)
     said = shell.runs("semel days events")
     assert "select: arrival" in said and "not finalized: files 1 unclaimed" in said
-    cell = shell.answers("semel days events")["answer"]["days"][-1]
+    cell = shell.answers("semel days events")["days"][-1]
     assert (cell["state"], cell["batches"][0]["counts"]["survivors"]) == ("done", 10)
 
 

@@ -306,7 +306,7 @@ def test_the_example_in_the_documents(
 def test_the_answer_for_machines(bench: Workbench, explaining: Shell) -> None:
     """Scripts are built on these fields."""
     declared(bench, record_id=None, transforms=["of:grouped"])
-    answer = explaining.answers("semel explain events")["answer"]
+    answer = explaining.answers("semel explain events")
     assert set(answer) == {
         "pipeline", "spark", "task_size", "shuffles", "shuffles_of_one_task", "queries", "notes"
     }  # fmt: skip

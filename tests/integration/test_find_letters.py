@@ -30,7 +30,7 @@ def test_a_dead_letter_with_escapes(
     bench.write("in/a.jsonl", [*events(0, 30), raw])
     run(ledger, spec, "r1")
     found = shell.answers(f"semel find events {shlex.quote(wanted)}")
-    [place] = found["answer"]["places"]
+    [place] = found["places"]
     assert (place["what"], place["batch_id"]) == ("dead_letter", 1)
 
 
@@ -42,5 +42,5 @@ def test_a_dead_letter_of_csv(bench: Workbench, ledger: Ledger, shell: Shell) ->
     path = bench.data / "in/a.csv"
     path.write_bytes(b"\n".join([b"id,n", *rows, b'"a ""b"" c",bad', b""]))
     run(ledger, spec, "r1")
-    [place] = shell.answers("""semel find events 'a "b" c'""")["answer"]["places"]
+    [place] = shell.answers("""semel find events 'a "b" c'""")["places"]
     assert place["what"] == "dead_letter"

@@ -120,7 +120,7 @@ def test_letters_on_the_command_line(bench: Workbench, ledger: Ledger, shell: Sh
     assert out[5].endswith("x...") and max(map(len, (*out[1:3], *out[4:7]))) <= 110
     assert out[6] == "2 of 6 dead letters of events, in 1 batch; the newest first"
     assert out[7] == f"as Parquet: {layout.of(spec) / 'dead_letters'}"
-    assert len(shell.answers(out[8].removeprefix("next: "))["answer"]["letters"]) == 6
+    assert len(shell.answers(out[8].removeprefix("next: "))["letters"]) == 6
     wrong = shell.answers("semel letters events --reason x", code=2)
     assert "the reasons are malformed, " in wrong["message"]
     assert "no dead letters (late)" in shell.runs("semel letters events --reason late")

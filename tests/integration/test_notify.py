@@ -10,6 +10,7 @@ import pytest
 from fixtures.airflow.receivers import HttpServer, MailServer
 from fixtures.batches.account import committed
 from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import answer_in
 from semel.cli import main
 from semel.errors import SpecError, UnavailableError
 from semel.ledger import Ledger
@@ -220,7 +221,7 @@ def test_validate_says_what_is_wrong(
     bench.spec(notify=["ops", "elsewhere"])
     assert main(["validate", "--json"]) == 0
     out = capsys.readouterr().out
-    [note] = json.loads(out)["files"][0]["notes"]
+    [note] = answer_in(out)["files"][0]["notes"]
     assert fact in note and remedy in note and SECRET not in out
 
 

@@ -1,7 +1,6 @@
 """semel's pages in Airflow: a replay is shown first, and then made by a run of the DAG."""
 
 import html
-import json
 import re
 from datetime import UTC, datetime
 
@@ -13,6 +12,7 @@ from fixtures.batches.replays import (
     BAD, BY_DAY, DAY, ONE, admitted, allow, replayed, three_days, waiting,
 )  # fmt: skip
 from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import answer_in
 from semel.cli import main
 from semel.ledger import Ledger
 from semel.plan.abandon import abandon
@@ -99,7 +99,7 @@ def test_a_replay_that_is_open(
         page = text_of(asked(pages, "from=2026-01-01&to=2026-01-02"))
         assert "backup" not in page and f" {generation} 10 " in page, page
         main(["replay", "events", "--batches", "1", "--dry-run", "--json"])
-        [batch] = json.loads(capsys.readouterr().out)["batches"]
+        [batch] = answer_in(capsys.readouterr().out)["batches"]
         assert (batch["generation"], batch["counts"]["survivors"]) == (int(generation), 10)
         return page
 

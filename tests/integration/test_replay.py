@@ -29,6 +29,7 @@ from fixtures.batches.replays import (
     wider,
 )
 from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import answer_in
 from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.archive.marker import markers
@@ -170,7 +171,7 @@ def test_the_command(bench: Workbench, ledger: Ledger, monkeypatch: Any, capsys:
     assert "batch 1: 60 records, generation 1 now" in capsys.readouterr().out
     assert not engine.jobs
     assert main(["replay", spec.name, "--batches", "1..2", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["replayed"]
+    told = answer_in(capsys.readouterr().out)["replayed"]
     found = [(r["batch_id"], r["generation"], r["by"]) for r in told]
     assert found == [(1, 2, 3), (2, 2, 4)]
     assert main(["replay", spec.name, "--batches", "1..2"]) == 0
@@ -180,7 +181,7 @@ def test_the_command(bench: Workbench, ledger: Ledger, monkeypatch: Any, capsys:
     today = datetime.now(UTC)
     days = [f"{today.year}-01-01", f"{today.year + 1}-01-01"]
     assert main(["replay", spec.name, "--interval", *days, "--request", "x", "--json"]) == 0
-    assert [r["generation"] for r in json.loads(capsys.readouterr().out)["replayed"]] == [3, 3]
+    assert [r["generation"] for r in answer_in(capsys.readouterr().out)["replayed"]] == [3, 3]
     (bench.data / "in" / "a.jsonl").unlink()
     assert main(["replay", spec.name, "--batches", "1..2", "--request", "y"]) == 1
     assert "1 of 2 cannot be replayed, so nothing was done\nbatch 1: " in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """What the commands say of replayed batches: batches, show, audit, find, letters, made-by."""
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 from fixtures.batches.account import quiet, run
 from fixtures.batches.replays import BAD, BY_DAY, admitted, replayed, two_batches, wider
 from fixtures.batches.workbench import Workbench, events
-from fixtures.commands.shell import Shell
+from fixtures.commands.shell import Shell, answer_in
 from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.cli import main
@@ -60,19 +59,19 @@ def test_show_and_batches(bench: Workbench, ledger: Ledger, command: Any) -> Non
     assert "replays: 1\ngeneration: 3\n" in third and "replaced_by" not in third
     assert "claim: '" in first and "claim of batch 1: '" in second
     assert "generation" not in command("show", "2")
-    claims = [json.loads(command("show", n, "--json"))["claims"] for n in ("1", "3")]
+    claims = [answer_in(command("show", n, "--json"))["claims"] for n in ("1", "3")]
     assert claims[0] == claims[1] != []
     said = command("batches", spec.name)
     for words in ("(replays 1, generation 2; replaced by 4) again", "(replaced by 3) r1",
                   "(replays 1, generation 3) once more"):  # fmt: skip
         assert words in " ".join(said.split())
-    found = json.loads(command("batches", spec.name, "--json"))["batches"]
+    found = answer_in(command("batches", spec.name, "--json"))["batches"]
     assert [(r["replays"], r["generation"], r["replaced_by"]) for r in found] == [
         (1, 3, None), (1, 2, 4), (None, 1, None), (None, 1, 3),
     ]  # fmt: skip
     assert not gaps(ledger, spec).idle
     assert f"audit of {spec.name}: passed; 2 batches (1 replayed), 86" in command("audit", "events")
-    assert json.loads(command("audit", "events", "--json"))["replayed"] == 1
+    assert answer_in(command("audit", "events", "--json"))["replayed"] == 1
 
 
 def test_show_and_made_by_tell_the_code_of_each(
@@ -100,7 +99,7 @@ def test_show_and_made_by_tell_the_code_of_each(
     )
 
     def shown(number: int) -> str:
-        code = json.loads(command("show", str(number), "--json"))["code"]
+        code = answer_in(command("show", str(number), "--json"))["code"]
         assert code["of"] == "marker"
         return code["digest"]
 
@@ -108,7 +107,7 @@ def test_show_and_made_by_tell_the_code_of_each(
     assert "2026-11-01" in command("show", "4")
     query.write_text("SELECT id, n * 4 AS n FROM records")
     number = replay.plan(ledger, spec, "third", 1)[0].batch_id
-    code = json.loads(command("show", str(number), "--json"))["code"]
+    code = answer_in(command("show", str(number), "--json"))["code"]
     assert code["of"] == "plan" and code["digest"] not in (old.digest, new.digest)
 
 

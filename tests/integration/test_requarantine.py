@@ -1,6 +1,5 @@
 """Dead letters that are judged again: what is good now is new, once; the rest stays one."""
 
-import json
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +17,7 @@ from fixtures.batches.replays import (
     with_letters,
 )
 from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import answer_in
 from fixtures.spark.local import LocalEngine
 from semel.archive.marker import markers
 from semel.cli import main
@@ -69,7 +69,7 @@ def test_the_command(bench: Workbench, ledger: Ledger, monkeypatch: Any, capsys:
     assert capsys.readouterr().out.startswith(told)
     sql(ledger, "UPDATE semel.attempt SET quarantined = 0, late = 2 WHERE batch_id = 2")
     assert main([*asked, "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["letters"] == {"1": 2}
+    assert answer_in(capsys.readouterr().out)["letters"] == {"1": 2}
     sql(ledger, "UPDATE semel.attempt SET late = 0, duplicates_batch = 3 WHERE batch_id = 2")
     assert main(asked) == 0
     assert capsys.readouterr().out.startswith("nothing to do: these batches have no dead letter")

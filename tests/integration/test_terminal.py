@@ -3,6 +3,7 @@
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,12 @@ from fixtures.airflow.pages import Pages
 from fixtures.batches.account import committed, ids, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
+from fixtures.postgres.server import free_port
 from semel import settings
 from semel.archive import layout
+from semel.errors import UnavailableError
 from semel.ledger import Ledger
+from semel.spark import session
 
 DAYS = {"path": "in/*.jsonl", "select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
 
@@ -72,7 +76,8 @@ def test_gaps_of_a_file_to_correct(bench: Workbench, shell: Shell) -> None:
 
 def test_gaps_of_a_file_of_a_day_to_correct(bench: Workbench, shell: Shell) -> None:
     """The run that is next is of its day."""
-    bench.spec(source={**DAYS, "path": "in/*.csv", "format": "csv", "interval_from": "%Y-%m-%d.csv"})
+    csv = {"path": "in/*.csv", "format": "csv", "interval_from": "%Y-%m-%d.csv"}
+    bench.spec(source={**DAYS, **csv})
     path = bench.data / "in/2026-01-03.csv"
     path.write_text("name,n,at\ne1,1,2026-01-01T00:00:00Z\n")
     said = shell.runs("semel gaps events", code=1)
@@ -139,9 +144,10 @@ def test_days_and_windows_say_the_same_of_an_empty_day(bench: Workbench, shell: 
     for number in (1, 2, 3, 5):
         shell.runs(f"semel run events --interval 2026-01-0{number} 2026-01-0{number + 1}")
     span = "--from 2026-01-01 --to 2026-01-05"
-    days = shell.answers(f"semel days events {span}")["answer"]["days"]
-    assert [day["state"] for day in days] == ["finalized", "empty", "finalized", "empty", "finalized"]
-    windows = shell.answers(f"semel windows events {span}")["answer"]["windows"]
+    days = shell.answers(f"semel days events {span}")["days"]
+    found = [day["state"] for day in days]
+    assert found == ["finalized", "empty", "finalized", "empty", "finalized"]
+    windows = shell.answers(f"semel windows events {span}")["windows"]
     found = {window["start"][:10]: window["state"] for window in windows}
     assert found == {
         "2026-01-01": "complete", "2026-01-02": "complete", "2026-01-03": "complete",
@@ -170,7 +176,7 @@ def test_the_day_that_has_just_ended_is_not_yet_a_hole(bench: Workbench, shell: 
     day = [today - timedelta(days=n) for n in range(4)]
     bench.write(f"in/{day[3]}.jsonl", events(0, 10))
     shell.runs(f"semel run events --interval {day[3]} {day[2]}")
-    answer = shell.answers(f"semel windows events --from {day[3]} --to {day[0]}")["answer"]
+    answer = shell.answers(f"semel windows events --from {day[3]} --to {day[0]}")
     states = [window["state"] for window in answer["windows"]]
     assert states == ["not yet", "not yet", "hole", "complete"]
 
@@ -222,3 +228,75 @@ def test_audit_names_the_batch_that_lacks_its_marker(bench: Workbench, shell: Sh
     layout.marker(layout.of(spec), 1).unlink()
     [step] = steps(shell.runs("semel audit events", code=1))
     assert step == "semel batches events"
+
+COLUMNS = {"id": "string", "n": "bigint", "at": "timestamp"}
+MESSAGES = {"value": "json", "schema": COLUMNS}
+QUEUED = {
+    **MESSAGES, "schema": {**COLUMNS, "message_id": "string"}, "spool": "spool",
+    "message_id": "message_id",
+}  # fmt: skip
+DOWN = {"connection": "down"}
+AWS = {"conn_type": "aws", "login": "a", "password": "b"}
+
+AWAY = {
+    # command, what is declared, the connection `down`: PORT is a port that nobody listens on.
+    "kafka": ("gaps", {"source": {"type": "kafka", "topics": ["t"], **DOWN, **MESSAGES}},
+              {"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:PORT"}}),
+    "nats": ("receive",
+             {"source": {"type": "nats", "stream": "s", "consumer": "c", **DOWN, **QUEUED}},
+             {"conn_type": "nats", "host": "127.0.0.1", "port": "PORT"}),
+    "sqs": ("receive",
+            {"source": {"type": "sqs", "queue": "http://127.0.0.1:PORT/1/q", **DOWN, **QUEUED}},
+            {**AWS, "extra": {"region_name": "eu-west-1", "endpoint_url": "http://127.0.0.1:PORT"}}),
+    "store": ("gaps", {"source": {"type": "objects", "url": "s3://lake1/in", "format": "jsonl",
+                                  "schema": COLUMNS, **DOWN}},
+              {**AWS, "extra": {"region_name": "us-east-1", "endpoint_url": "http://127.0.0.1:PORT"}}),
+    "table": ("audit", {"sink": {"type": "postgres", "table": "events", "create": True, **DOWN}},
+              {"conn_type": "postgres", "host": "127.0.0.1", "port": "PORT", "login": "u",
+               "schema": "d"}),
+    "topic": ("audit", {"sink": {"type": "kafka", "topic": "t", **DOWN}},
+              {"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:PORT"}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", AWAY)
+def test_a_connection_that_does_not_answer_is_named(
+    bench: Workbench, shell: Shell, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The error says which connection, and that it does not answer."""
+    command, declared, connection = AWAY[kind]
+    port = str(free_port())
+
+    def here(values: object) -> Any:
+        return json.loads(json.dumps(values).replace("PORT", port))
+
+    monkeypatch.setenv("AIRFLOW_CONN_DOWN", json.dumps(here(connection)))
+    bench.spec(**here(declared))
+    error = shell.answers(f"semel {command} events", code=1)
+    assert error["kind"] == "UnavailableError" and "does not answer" in error["message"], error
+    assert re.search("connection:? ?'down'", error["message"]), error
+
+
+def test_a_ledger_and_a_spark_that_do_not_answer_are_named(
+    bench: Workbench, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their addresses, without a password or a token."""
+    port = free_port()
+    bench.spec()
+    bench.write("in/a.jsonl", events(0, 10))
+    with monkeypatch.context() as patch:
+        patch.setenv("SEMEL_LEDGER_DSN", f"postgresql://u:hidden@127.0.0.1:{port}/d")
+        message = shell.answers("semel batches", code=1)["message"]
+    assert f"the ledger postgresql://u:***@127.0.0.1:{port}/d does not answer" in message
+    monkeypatch.undo()
+    with pytest.raises(UnavailableError, match=f"Spark at sc://127.0.0.1:{port}/ does not answer"):
+        with session.open_engine(f"sc://127.0.0.1:{port}/;token=hidden"):
+            pass
+
+
+def test_a_ledger_that_is_lost_meanwhile_is_named(ledger: Ledger) -> None:
+    """Its address stands in the error."""
+    lost = "SELECT pg_terminate_backend(pg_backend_pid())"
+    with pytest.raises(UnavailableError, match=rf"the ledger {re.escape(str(ledger))}: .* lost"):
+        with ledger.transaction() as connection:
+            connection.exec_driver_sql(lost)

@@ -81,8 +81,10 @@ def test_a_failure_has_its_code_and_its_message(command, capsys, error, code, ki
 
     assert cli.main(["probe", "--json"]) == code
     out, err = capsys.readouterr()
-    answer = json.loads(out)
-    assert answer["error"] == kind
+    told = json.loads(out)
+    assert told["command"] == "probe" and [*told] == ["command", "error"]
+    answer = told["error"]
+    assert answer["kind"] == kind
     assert str(error).split("] ")[-1] in answer["message"]
     assert err == ""
 
@@ -106,7 +108,7 @@ def test_an_interrupted_command_that_goes_on_is_named(command, monkeypatch, caps
     )
     assert batches == "semel: interrupted"
     assert cli.main(["run", "flights", "--json"]) == 130
-    assert json.loads(capsys.readouterr().out)["next"] == "semel run flights --json"
+    assert json.loads(capsys.readouterr().out)["error"]["next"] == "semel run flights --json"
 
 
 def test_a_command_of_a_similar_name(capsys):
@@ -139,7 +141,10 @@ def test_a_bad_verdict_is_1(command, words, capsys):
 
     command(body)
     assert cli.main(words) == 1
-    assert capsys.readouterr().out in ("broken\n", '{"ok": false}\n')
+    assert capsys.readouterr().out in (
+        "broken\n",
+        '{"command": "probe", "answer": {"ok": false}}\n',
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,7 +155,9 @@ def test_a_wrong_command_line_is_2(words, capsys):
     assert cli.main(words) == 2
     assert cli.main([*words, "--json"]) == 2
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(answer) == {"error", "message", "next"}
+    assert [*answer] == ["command", "error"]
+    assert answer["command"] == ("validate" if "validate" in words else None)
+    assert set(answer["error"]) == {"kind", "message", "next"}
 
 
 BACKWARDS = ["--interval", "2026-01-02", "2026-01-01"]
@@ -176,7 +183,7 @@ BACKWARDS = ["--interval", "2026-01-02", "2026-01-01"]
 def test_a_range_that_is_none_is_2(words, why, capsys):
     """A range that names nothing is a usage error, and says what is wrong with it."""
     assert cli.main([*words, "--json"]) == 2
-    assert why in json.loads(capsys.readouterr().out)["message"]
+    assert why in json.loads(capsys.readouterr().out)["error"]["message"]
 
 
 @pytest.mark.parametrize("words", [["collect", "flights"], ["adopt", "flights"]])
@@ -206,7 +213,7 @@ def test_validate_tells_right_from_wrong(tmp_path, capsys):
     assert f"{wrong}:1: name: 'A' does not match" in out
     assert f"{wrong}:2: foo: is an unknown key" in out
     assert cli.main(["validate", FLIGHTS, str(wrong), "--json"]) == 1
-    answer = json.loads(capsys.readouterr().out)
+    answer = json.loads(capsys.readouterr().out)["answer"]
     assert answer["ok"] is False
     assert [bool(one["errors"]) for one in answer["files"]] == [False, True]
 

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from fixtures.batches.workbench import Workbench
+from fixtures.commands.shell import answer_in
 from semel import cli, pipeline
 
 ROWS = 200
@@ -47,7 +48,7 @@ def new(bench: Workbench, capsys: pytest.CaptureFixture):
             path.write_bytes(content)
             paths.append(str(path))
         assert cli.main(["new", name, *paths, "--yes", "--json"]) == 0, capsys.readouterr()
-        return Drafted(json.loads(capsys.readouterr().out))
+        return Drafted(answer_in(capsys.readouterr().out))
 
     return run
 

@@ -1,6 +1,5 @@
 """`semel new` as a command: where it writes, what it refuses, what it asks, and its advice."""
 
-import json
 import os
 import pty
 import shlex
@@ -15,6 +14,7 @@ import yaml
 
 import steps
 from fixtures.batches.workbench import Workbench
+from fixtures.commands.shell import answer_in
 from semel import cli
 from semel.errors import TerminalError
 from semel.infer import sample
@@ -92,7 +92,7 @@ def test_samples_that_cannot_be_read(bench: Workbench, name: str, capsys) -> Non
     told = capsys.readouterr().err
     assert "sample.csv" in told and "next:" not in told
     assert cli.main(["new", "some", str(path), "--yes", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["next"] == ""
+    assert answer_in(capsys.readouterr().out)["next"] == ""
 
 
 def test_a_file_that_appears_meanwhile(bench: Workbench, orders: Path) -> None:
@@ -121,7 +121,7 @@ def test_nobody_to_ask(bench: Workbench, orders: Path, capsys) -> None:
     assert cli.main(["new", "orders", str(orders)]) == 1
     assert capsys.readouterr().err.splitlines()[-1] == f"next: {line}"
     assert cli.main(["new", "orders", str(orders), "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["next"] == line
+    assert answer_in(capsys.readouterr().out)["next"] == line
     assert not list(bench.pipelines.iterdir())
     assert cli.main(line.split()[1:]) == 0
 
@@ -417,7 +417,7 @@ def test_json_answer(bench: Workbench, orders: Path, capsys) -> None:
     """With --json one object says what was written, read and inferred."""
     assert cli.main(["new", "orders", str(orders), "--yes", "--json"]) == 0
     out, err = capsys.readouterr()
-    answer = json.loads(out)
+    answer = answer_in(out)
     assert err == "" and answer["file"] == str(bench.pipelines / "orders.yaml")
     assert (answer["records"], answer["quarantined"], answer["files_found"]) == (50, 0, 1)
     assert answer["declared"]["record_id"] == ["id"]

@@ -1,8 +1,9 @@
 """The command line `semel`: one table of commands, one place where errors become exit codes.
 
 Exit codes: 0 done; 1 a promise is broken or work failed; 2 usage, also an unknown pipeline;
-130 interrupted. With --json standard output holds one JSON object, also on failure:
-{"error": kind, "message": text, "next": what to do}. Each failure ends with the line `next: ...`.
+130 interrupted. With --json standard output holds one JSON object: {"command": name, "answer": {...}},
+on failure {"command": name, "error": {"kind": ..., "message": ..., "next": what to do}}. A command
+whose answer is bad news has an answer and exit code 1. Each failure ends with the line `next: ...`.
 """
 
 import inspect
@@ -135,6 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     # Read from the words themselves, because a wrong command line is never parsed to its end.
     as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
+    console.command.set(words[0] if words and words[0] in commands() else None)
     try:
         code = typer.main.get_command(app).main(
             args=words, prog_name="semel", standalone_mode=not as_json

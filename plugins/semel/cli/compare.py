@@ -92,7 +92,7 @@ def compare(
 
     told = spec.limits.log_samples and (second is None or second.limits.log_samples)
     lines = _lines(found, spec.source.unit, told=told)
-    payload = {"equal": found.equal, "answer": found}
+    payload = {"equal": found.equal, **vars(found)}
     console.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
     if not found.equal:
         raise typer.Exit(1)

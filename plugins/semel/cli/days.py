@@ -41,10 +41,9 @@ def days(
         answer = ask(
             ledger, spec, sight, now=datetime.now(UTC), **options.days(since, until)
         )
-    payload = {"answer": answer}
     items, unit = f"{spec.source.part}s", spec.source.unit
     refused = summary.refused(pipeline, sight.gaps.refusals, spec.source.part)
-    console.emit(payload, as_json=as_json, render=lambda: _render(answer, items, unit, refused))
+    console.emit(answer, as_json=as_json, render=lambda: _render(answer, items, unit, refused))
 
 
 def _render(answer: "Days", items: str, unit: str, refused: list[str]) -> None:

@@ -41,9 +41,7 @@ def explain(
         with _jvm_kept_quiet():
             engine = stack.enter_context(session.open_engine(_PLANNER, console.say))
         answer = ask(spec, engine)
-    console.emit(
-        {"answer": answer}, as_json=as_json, render=lambda: _render(answer, plans=plan)
-    )
+    console.emit(answer, as_json=as_json, render=lambda: _render(answer, plans=plan))
 
 
 @contextmanager

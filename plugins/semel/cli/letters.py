@@ -65,7 +65,7 @@ def letters(
             options += f" --reason {reason}" if reason else ""
             print(f"next: semel letters {pipeline}{options} --count {more}")
 
-    console.emit({"answer": found}, as_json=as_json, render=render)
+    console.emit(found, as_json=as_json, render=render)
 
 
 def _print(letter: "Letter", unit: str) -> None:

@@ -164,7 +164,7 @@ def find(
         elif not found.places:
             print(f"next: semel gaps {pipeline}")
 
-    answer = {"found": bool(found.places), "answer": found, "files_not_finalized": behind}
+    answer = {"found": bool(found.places), **vars(found), "files_not_finalized": behind}
     console.emit(answer, as_json=as_json, render=render)
     if found.damaged:
         raise typer.Exit(1)
@@ -225,7 +225,7 @@ def gaps(pipeline: Pipeline, as_json: console.AsJson = False) -> None:
         for line in _takes(spec, found):
             print(line)
 
-    console.emit({"idle": found.idle, "answer": found}, as_json=as_json, render=render)
+    console.emit({"idle": found.idle, **vars(found)}, as_json=as_json, render=render)
     if found.idle:
         raise typer.Exit(1)
 

@@ -45,7 +45,7 @@ def windows(
         return
     with Ledger() as ledger:
         answer = ask(ledger, spec, **options.days(since, until), now=datetime.now(UTC))
-    console.emit({"answer": answer}, as_json=as_json, render=lambda: _render(answer))
+    console.emit(answer, as_json=as_json, render=lambda: _render(answer))
 
 
 def _render(answer: "Answer") -> None:

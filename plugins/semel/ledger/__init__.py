@@ -115,9 +115,9 @@ class Ledger:
             if error.connection_invalidated or isinstance(error.orig, _AWAY):
                 # Keeps C11.
                 kind = OutcomeUnknownError if committing else UnavailableError
-                what = "reply to a commit" if committing else "connection to the ledger"
-                told = f"the {what} was lost ({first_line(error.orig)}); run this again"
-                raise kind(told) from error
+                what = "reply to a commit" if committing else "connection"
+                why = first_line(error.orig)
+                raise kind(f"the ledger {self}: the {what} was lost ({why}); run this again") from error
             raise
 
     def rows(self, verb: str, name: str, /, **values: Any) -> list[Row]:

@@ -272,8 +272,8 @@ class Store:
             )
         if (status >= _FAILS and status != _LACKS) or status == _TOO_MANY or not status:
             return UnavailableError(
-                f"{self.place} does not answer, or fails ({named}); see that the service runs and "
-                "is reached from here"
+                f"{self.place} does not answer, or fails ({named}), by {self._who}; see that the "
+                "service runs and is reached from here"
             )
         return TerminalError(f"{self.place} refuses a call ({named}), which needs {right}")
 

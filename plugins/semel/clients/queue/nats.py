@@ -114,7 +114,8 @@ def opened(
             made.subject = subject.decode("utf-8", "surrogateescape")
             return made
 
-    config, named = _config(connection, servers, find), connection or servers
+    config = _config(connection, servers, find)
+    named = f"connection {connection!r}" if connection else servers
     return _Nats(Raw, config, stream, consumer, named, hold)
 
 

@@ -274,8 +274,8 @@ class Pubsub(Queue):
                 f"Pub/Sub refuses a call for {self._subscription} ({code}), which needs {right}"
             )
         return UnavailableError(
-            f"Pub/Sub does not answer for {self._subscription} at {self._client.api_endpoint} "
-            f"({code}); see that it is reached from here"
+            f"Pub/Sub does not answer for {self._subscription} at {self._client.api_endpoint}, by "
+            f"{self._who} ({code}); see that it is reached from here"
         )
 
 

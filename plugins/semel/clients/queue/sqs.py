@@ -307,8 +307,8 @@ class Sqs(Queue):
             raise self._refused(error, right) from None
         except (ConnectionError, HTTPClientError, ResponseParserError) as error:
             raise UnavailableError(
-                f"SQS does not answer at {self._client.meta.endpoint_url} "
-                f"({type(error).__name__}); see that it runs and is reached from here"
+                f"SQS does not answer at {self._client.meta.endpoint_url} for the queue {self._url}, by "
+                f"{self._who} ({type(error).__name__}); see that it runs and is reached from here"
             ) from None
         except CredentialRetrievalError as error:
             # Its words are those of a program or a service that has to do with secrets.
@@ -350,7 +350,8 @@ class Sqs(Queue):
             )
         if code in _BUSY or status >= 500 or status == 429:
             return UnavailableError(
-                f"SQS is too busy for the queue {self._url}, or fails ({code}); try later"
+                f"SQS is too busy for the queue {self._url}, by {self._who}, or fails ({code}); try "
+                "later"
             )
         return TerminalError(
             f"SQS refuses a call for the queue {self._url} ({code}), which needs {right}"

@@ -81,10 +81,11 @@ class BigQueryTarget:
 
     def told(self, error: Exception) -> SemelError:
         """What an error of the client means."""
-        why = first_line(error)
+        why, who = first_line(error), gcp.who(self.connection)
         if isinstance(error, _AWAY):
-            return UnavailableError(f"{self.address}: BigQuery does not answer ({why}); try later")
-        who = gcp.who(self.connection)
+            return UnavailableError(
+                f"{self.address}: BigQuery does not answer ({why}), by {who}; try later"
+            )
         if isinstance(error, GoogleAuthError):  # Its words may quote a key.
             return TerminalError(
                 f"{self.address}: Google does not take {who} ({type(error).__name__}); correct it"
