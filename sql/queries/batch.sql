@@ -40,3 +40,14 @@ SELECT b.batch_id, b.commit_seq, a.fence
 FROM semel.batch AS b
 JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
 WHERE b.pipeline_id = :pipeline_id AND b.status IN ('committed', 'finalized');
+
+-- name: failed
+-- For the braces of other statements: whether no attempt at a planned batch `b` is at work, after at
+-- least one. Its attempts are lost, or the last one's worker has died.
+(<b>.status = 'planned'
+ AND EXISTS (SELECT FROM semel.attempt AS t WHERE t.batch_id = <b>.batch_id)
+ AND NOT EXISTS (
+     SELECT FROM semel.attempt AS t
+     WHERE t.batch_id = <b>.batch_id
+       AND (t.status = 'staged' OR t.status = 'running' AND <b>.seen_at
+            > clock_timestamp() - make_interval(secs => :silent_seconds))));

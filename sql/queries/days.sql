@@ -5,8 +5,7 @@
 -- the same cells, and the sums of the whole group. Where a pipeline has no intervals, a batch stands
 -- at the time of its commit, and before that at the time of its plan. A replay stands in no cell: its
 -- batch has the account of the newest output, and names who made that, and who is at work on another.
--- An admission stands in the interval of the batch whose dead letters it judges. `failed`: its
--- attempts are lost, or the last one's worker has died.
+-- An admission stands in the interval of the batch whose dead letters it judges.
 WITH found AS (
     (SELECT batch_id, request_key, status, interval_start, interval_end, seen_at, committed_at,
             interval_start AS since, interval_end AS until
@@ -38,26 +37,13 @@ WITH found AS (
     SELECT f.*, f.status IN ('planned', 'committed') AS is_open,
            GREATEST(f.seen_at, f.committed_at)
                < clock_timestamp() - make_interval(secs => :orphan_seconds) AS silent,
-           f.status = 'planned'
-               AND EXISTS (SELECT FROM semel.attempt AS a WHERE a.batch_id = f.batch_id)
-               AND NOT EXISTS (
-                   SELECT FROM semel.attempt AS a
-                   WHERE a.batch_id = f.batch_id
-                     AND (a.status = 'staged' OR a.status = 'running' AND f.seen_at
-                          > clock_timestamp() - make_interval(secs => :silent_seconds))) AS failed,
+           {failed f} AS failed,
            width_bucket(f.since, CAST(:edges AS timestamptz[])) AS cell_first,
            width_bucket(f.until - interval '1 microsecond', CAST(:edges AS timestamptz[]))
                AS cell_last,
            COALESCE(n.batch_id, f.batch_id) AS newest, COALESCE(n.generation, 1) AS generation,
            n.finalized_at AS made_at, w.batch_id AS replaying,
-           w.status = 'planned'
-               AND EXISTS (SELECT FROM semel.attempt AS t WHERE t.batch_id = w.batch_id)
-               AND NOT EXISTS (
-                   SELECT FROM semel.attempt AS t
-                   WHERE t.batch_id = w.batch_id
-                     AND (t.status = 'staged' OR t.status = 'running' AND w.seen_at
-                          > clock_timestamp() - make_interval(secs => :silent_seconds)))
-               AS replay_failed,
+           {failed w} AS replay_failed,
            {a.<count>}
     FROM found AS f
     LEFT JOIN LATERAL (SELECT * FROM semel.batch AS n

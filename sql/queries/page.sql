@@ -15,18 +15,11 @@ WHERE p.name = ANY(CAST(:names AS text[]))
 ORDER BY p.name, b.batch_id DESC;
 
 -- name: open
--- What is not finalized: the newest batches of each pipeline, and how many there are. `failed`: as in
--- days.sql.
+-- What is not finalized: the newest batches of each pipeline, and how many there are.
 SELECT p.name, b.batch_id, b.request_key, b.status, b.planned_at AS since, b.batches,
        GREATEST(b.seen_at, b.committed_at)
            < clock_timestamp() - make_interval(secs => :orphan_seconds) AS silent,
-       b.status = 'planned'
-           AND EXISTS (SELECT FROM semel.attempt AS a WHERE a.batch_id = b.batch_id)
-           AND NOT EXISTS (
-               SELECT FROM semel.attempt AS a
-               WHERE a.batch_id = b.batch_id
-                 AND (a.status = 'staged' OR a.status = 'running' AND b.seen_at
-                      > clock_timestamp() - make_interval(secs => :silent_seconds))) AS failed
+       {failed b} AS failed
 FROM semel.pipeline AS p
 CROSS JOIN LATERAL (SELECT b.*, count(*) OVER () AS batches
                     FROM semel.batch AS b

@@ -39,14 +39,10 @@ WHERE b.pipeline_id = :pipeline_id AND b.replays IS NULL AND b.admits IS NULL AN
 ORDER BY b.batch_id LIMIT 1;
 
 -- name: at_work
--- The replay of a batch that is planned or committed, whether it shows life, and whether its last
--- attempt has failed: its run may try again.
+-- The replay of a batch that is planned or committed, whether it shows life, and whether it has failed:
+-- its run may try again.
 SELECT b.batch_id, b.request_key, b.status,
-       b.status = 'planned'
-           AND EXISTS (SELECT FROM semel.attempt AS a WHERE a.batch_id = b.batch_id)
-           AND NOT EXISTS (SELECT FROM semel.attempt AS a
-                           WHERE a.batch_id = b.batch_id AND a.status IN ('running', 'staged'))
-           AS failed,
+       {failed b} AS failed,
        b.seen_at > clock_timestamp() - make_interval(secs => :silent_seconds) AS alive
 FROM semel.batch AS b
 WHERE COALESCE(b.replays, b.batch_id) = :root AND b.replays IS NOT NULL
@@ -144,13 +140,9 @@ SELECT batch_id FROM semel.batch
 WHERE admits = :root AND admission = :admission AND status = 'finalized';
 
 -- name: last_admission
--- The newest admission of a batch, at work or not. `failed`: as of at_work.
+-- The newest admission of a batch, at work or not.
 SELECT b.batch_id, b.admission, b.status, b.request_key,
-       b.status = 'planned'
-           AND EXISTS (SELECT FROM semel.attempt AS t WHERE t.batch_id = b.batch_id)
-           AND NOT EXISTS (SELECT FROM semel.attempt AS t
-                           WHERE t.batch_id = b.batch_id AND t.status IN ('running', 'staged'))
-           AS failed,
+       {failed b} AS failed,
        b.seen_at > clock_timestamp() - make_interval(secs => :silent_seconds) AS alive,
        a.quarantined + a.late AS letters
 FROM semel.batch AS b

@@ -75,9 +75,11 @@ def test_a_committed_batch_whose_finalize_failed(
 def test_a_broken_file_says_what_validate_says(
     pages: Pages, bench: Workbench, ledger: Ledger
 ) -> None:
-    """On the list and on Days; also of a pipeline that never had a DAG, for those who may see
-    Airflow's import errors. A pipeline without a batch is no unknown name.
+    """On the list, and on each page that shows an older declaration; also of a pipeline that never
+    had a DAG, for those who may see Airflow's import errors. A pipeline without a batch is no
+    unknown name.
     """
+    bench.write("in/a.jsonl", events(0, 10))
     run(ledger, bench.spec("big"), "r1")
     bench.spec("fresh")
     for name in ("big", "fresh"):
@@ -87,9 +89,10 @@ def test_a_broken_file_says_what_validate_says(
     for name in ("big", "fresh"):
         assert f"{name} ✕ broken {bench.pipelines}/{name}.yaml:" in lines[name]
         assert "source.format" in lines[name]
-        page = html.unescape(pages.get(f"/semel/dags/{name}").text)
-        if name == "big":
-            assert "source.format" in page and "does not see" not in page
+    for path in ("", "/refused", "/declaration"):
+        page = html.unescape(pages.get(f"/semel/dags/big{path}").text)
+        assert "big.yaml:" in page and "source.format" in page, path
+        assert "does not see" not in page, page
     assert "fresh" not in listed(pages, who="viewer")
 
 

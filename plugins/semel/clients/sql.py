@@ -21,6 +21,7 @@ def query(verb: str, name: str) -> sa.TextClause:
     """The statement `-- name: <name>` of sql/queries/<verb>.sql.
 
     `{a.<count>}` becomes a list of all counts of an account: `a.records_read, a.survivors, ...`.
+    `{failed b}` becomes the condition `failed` of batch.sql about the row `b` of a batch.
     """
     return _queries(verb)[name]
 
@@ -29,6 +30,7 @@ def query(verb: str, name: str) -> sa.TextClause:
 def _queries(verb: str) -> dict[str, sa.TextClause]:
     text = (settings.sql_dir() / "queries" / f"{verb}.sql").read_text(encoding="utf-8")
     text = re.sub(r"\{([^{}]*<count>[^{}]*)\}", _counts, text)
+    text = re.sub(r"\{failed (\w+)\}", _failed, text)
     found = {}
     for part in text.split("-- name: ")[1:]:
         name, _, body = part.partition("\n")
@@ -44,6 +46,10 @@ def quoted(text: str) -> str:
 def column(name: str) -> str:
     """A column's name as SQL has it."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def _failed(found: re.Match[str]) -> str:
+    return query("batch", "failed").text.replace("<b>", found[1])
 
 
 def _counts(found: re.Match[str]) -> str:

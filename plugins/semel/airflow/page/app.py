@@ -50,10 +50,10 @@ from semel.airflow.page.common import (
     own,
     page,
     paused_dags,
-    refuse_wrong,
     sight,
     soon,
     spec_of,
+    wrong_lines,
 )
 from semel.airflow.page.failures import failures_of
 from semel.airflow.page.looks import Looks
@@ -66,7 +66,6 @@ from semel.errors import (
     RetryableError,
     SemelError,
     SourceError,
-    SpecError,
     StateError,
 )
 from semel.model.batch import dag_run_of
@@ -93,6 +92,9 @@ PAGE_CHECK_SECONDS = 60.0
 _checks: Looks[Declared] = Looks(0.5, threads=1)
 _last_check: dict[Files, Declared] = {}
 
+_LISTS = {"/dags/{dag_id}/accept": ("/refused", "Refused files")}
+"""The list that leads to a page, of those that Days does not lead to."""
+
 _Part = Literal["", "output", "letters"]
 
 app = FastAPI(title="semel", docs_url=None, redoc_url=None, openapi_url=None)
@@ -110,7 +112,11 @@ app.include_router(drawing.router)
 async def _headed(
     request: Request, answer: Callable[[Request], Awaitable[Response]]
 ) -> Response:
-    response = await answer(request)
+    if "\0" in request.scope["path"]:
+        # PostgreSQL refuses this character in each text.
+        response: Response = _message(request, 400, "The address has a NUL character.")
+    else:
+        response = await answer(request)
     response.headers.update(_HEADERS)
     return response
 
@@ -146,9 +152,26 @@ def _refused(request: Request, error: StarletteHTTPException) -> HTMLResponse:
 
 
 @app.exception_handler(RequestValidationError)
-def _wrong(request: Request, error: RequestValidationError) -> HTMLResponse:  # noqa: ARG001
-    said = "The address is not right: a day is written as 2026-11-21, a batch is a number."
-    return _message(request, 422, said)
+def _wrong(request: Request, error: RequestValidationError) -> HTMLResponse:
+    """The names of the values that the address lacks, and of those that are wrong."""
+    missing: list[str] = []
+    wrong: list[str] = []
+    for one in error.errors():
+        (missing if one["type"] == "missing" else wrong).append(one["loc"][1])
+    said = [f"The address lacks: {', '.join(missing)}."] if missing else []
+    if wrong:
+        said.append(f"This is wrong in the address: {', '.join(wrong)}.")
+    said.append("A day is written as 2026-11-21, a batch is a number.")
+    return _message(request, 422, " ".join(said))
+
+
+@app.exception_handler(Exception)
+def _broken(request: Request, error: Exception) -> HTMLResponse:  # noqa: ARG001
+    """A defect of semel, or an error of Airflow's: the server raises it again, for its log."""
+    said = "This page failed. The log of Airflow's API server has the error: please report it."
+    response = _message(request, 500, said)
+    response.headers.update(_HEADERS)  # No middleware sees this response.
+    return response
 
 
 def _message(
@@ -163,7 +186,8 @@ def _message(
     if unknown and request.method == "POST":
         title = "It is not known whether this was done: look again"
     name = request.path_params.get("dag_id") if status not in (401, 403, 404) else None
-    told = {"said": said, "title": title, "name": name, "next": next}
+    leads = _LISTS.get(getattr(request.scope.get("route"), "path", ""), ("", "Days"))
+    told = {"said": said, "title": title, "name": name, "next": next, "leads": leads}
     return page(request, "message.html", status=status, **told)
 
 
@@ -214,7 +238,7 @@ def days_of(
     """How far each interval of a pipeline is."""
     spec, declared = spec_of(dag_id)
     seen, trouble = sight(spec) if declared else (None, None)
-    wrong = "" if declared else _wrong_file(dag_id)
+    wrong = [] if declared else wrong_lines(dag_id)
     answer = days(
         ledger(), spec, seen, now=datetime.now(UTC), since=day(since), until=day(until)
     )
@@ -283,15 +307,6 @@ def batch_of_run(request: Request, dag_id: str, run_id: str, part: _Part = "") -
         return page(request, "norun.html", name=dag_id, run_id=run_id)
     where = f"{own(request)}/dags/{quote(dag_id, safe='')}/batches/{found}"
     return RedirectResponse(where + (part and f"#{part}"), status_code=303)
-
-
-def _wrong_file(dag_id: str) -> str:
-    """The lines of `semel validate` about a pipeline's file. Empty: it is right, or not here."""
-    try:
-        refuse_wrong(dag_id)
-    except SpecError as error:
-        return str(error)
-    return ""
 
 
 def _declared() -> tuple[Declared, bool]:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
+from datetime import time as clock
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -25,7 +26,7 @@ from semel.airflow.page import shown, text
 from semel.airflow.page.looks import Looks
 from semel.airflow.page.shown import PAGE_LINES
 from semel.declare.wording import size
-from semel.errors import NO_STEP, LimitError, SemelError
+from semel.errors import NO_STEP, LimitError, SemelError, SpecError
 from semel.ledger import Ledger, pipelines
 from semel.model.batch import dag_run_of
 from semel.pipeline import UnknownPipelineError
@@ -114,6 +115,16 @@ def refuse_wrong(dag_id: str) -> None:
         pipeline.find(dag_id)
 
 
+def wrong_lines(dag_id: str) -> list[str]:
+    """The lines of `semel validate` about a pipeline's file. Empty if the file is right, or not here.
+    """
+    try:
+        refuse_wrong(dag_id)
+    except SpecError as error:
+        return str(error).splitlines()
+    return []
+
+
 Files = tuple[tuple[Path, int, int], ...]
 """Files with their times of change and their sizes: others are other files."""
 
@@ -180,20 +191,36 @@ def may(right: Callable[[Request, Any], None], request: Request, user: Any) -> b
 
 
 def day(given: str) -> date | None:
-    """A day of an address."""
+    """A day of an address. LimitError: it is none, or nothing can be before or after it."""
     try:
-        return date.fromisoformat(given) if given else None
+        found = date.fromisoformat(given) if given else None
     except ValueError as error:
         raise LimitError(
             f"{given} is not a day; write it as 2026-11-21", next=NO_STEP
         ) from error
+    if found and not date.min.year < found.year < date.max.year:
+        raise LimitError(f"{given} is not within the years 2 to 9998", next=NO_STEP)
+    return found
 
 
-def span(start: datetime, end: datetime) -> tuple[datetime, datetime]:
-    """An interval of an address, in UTC where it names no zone. 422: it is none, or too long."""
-    start, end = (t.astimezone(UTC) if t.tzinfo else t.replace(tzinfo=UTC) for t in (start, end))
+def span(
+    start: datetime, end: datetime | None, last: date | None = None
+) -> tuple[datetime, datetime]:
+    """An interval of an address, in UTC where it names no zone. `last`: its last day, in the place
+    of its end. 422: it is none, or too long.
+    """
     days = PAGE_RUN_DAYS_MAX
-    if not start < end <= start + timedelta(days=days):
+    try:
+        if last is not None:
+            end = datetime.combine(last, clock()) + timedelta(days=1)
+        if end is None:
+            raise HTTPException(422, "The address lacks: to.")
+        start, end = (
+            at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC) for at in (start, end)
+        )
+    except OverflowError as error:
+        raise HTTPException(422, "An interval lies within the years 1 to 9999.") from error
+    if not timedelta() < end - start <= timedelta(days=days):
         raise HTTPException(422, f"An interval ends after it begins, {days} days later at most.")
     return start, end
 

@@ -23,6 +23,7 @@ from semel.airflow.page.common import (
     sight,
     soon,
     spec_of,
+    wrong_lines,
 )
 from semel.airflow.page.guard import Token, agreed, sign, write_down
 from semel.airflow.page.shown import PAGE_LINES
@@ -35,7 +36,7 @@ from semel.repair.accept import How
 
 router = APIRouter()
 
-_File = Annotated[str, Query(max_length=8_192)]
+_File = Annotated[str, Query(max_length=8_192, pattern=r"^[^\x00]*$")]
 _Byte = Annotated[int, Query(alias="from", ge=0, lt=1 << 63)]
 
 
@@ -55,6 +56,7 @@ def refused(request: Request, dag_id: str, user: GetUserDep) -> HTMLResponse:
         name=spec.name,
         spec=spec,
         declared=is_declared,
+        wrong=[] if is_declared else wrong_lines(dag_id),
         trouble=trouble,
         looked=seen is not None,
         found=now[:PAGE_LINES],

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse
 
 from semel import pipeline
-from semel.airflow.page.common import MayRead, MaySee, page, soon, spec_of
+from semel.airflow.page.common import MayRead, MaySee, page, soon, spec_of, wrong_lines
 from semel.errors import LimitError, RetryableError, SemelError
 from semel.formats import words
 from semel.pipeline.opening import open_sink
@@ -51,12 +51,22 @@ def declaration(
 ) -> HTMLResponse:
     """The YAML of a pipeline: its file, else the declaration of its newest batch."""
     spec, declared = spec_of(dag_id)
+    wrong = [] if declared else wrong_lines(dag_id)
     path = pipeline.file_of(dag_id) if declared else None
     if path:
         text = path.read_text(encoding="utf-8")
     else:
         text = yaml.safe_dump(spec.to_json(), sort_keys=False, allow_unicode=True)
-    return page(request, "declaration.html", name=spec.name, spec=spec, path=path, text=text)
+    return page(
+        request,
+        "declaration.html",
+        name=spec.name,
+        spec=spec,
+        declared=declared,
+        wrong=wrong,
+        path=path,
+        text=text,
+    )
 
 
 @router.get(

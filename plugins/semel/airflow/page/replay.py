@@ -8,7 +8,7 @@ its configuration, and it cannot be made while another one is at work.
 import inspect
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dagbag import DBDagBag
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
-from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
@@ -76,11 +76,7 @@ def ask_replay(
     day of it, in the place of its end.
     """
     spec = declared(dag_id, f"replay {dag_id}")
-    if last is not None:
-        end = datetime.combine(last, time.min) + timedelta(days=1)
-    if end is None:
-        raise HTTPException(422, "An interval has an end.")
-    start, end = span(start, end)
+    start, end = span(start, end, last)
     now = provenance.look(spec)
     which = _which(spec, start, end)
     roots = _roots(spec, which)
