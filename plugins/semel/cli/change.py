@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from semel import console
+from semel.cli import options
 from semel.errors import Doing
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ def abandon(
     )
 
 
+@options.resumes
 def adopt(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     forget_ids: Annotated[
@@ -216,6 +218,7 @@ def adopt(
     console.emit({"adopted": done}, as_json=as_json, render=lambda: print(told(done)))
 
 
+@options.resumes
 def exact(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     as_json: console.AsJson = False,
@@ -237,6 +240,7 @@ def exact(
     console.emit({"exact": done}, as_json=as_json, render=lambda: print(told(done)))
 
 
+@options.resumes
 def collect(
     pipeline: Annotated[
         str | None, typer.Argument(help="The pipeline's name; all when left out.")
