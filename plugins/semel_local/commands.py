@@ -6,9 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from semel import console
+from semel.cli.options import resumes
 from semel_local.stack.states import StackState
 
 
+@resumes
 def up(
     kafka: Annotated[
         bool | None,
@@ -80,6 +82,7 @@ def status(as_json: console.AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+@resumes
 def demo(
     kafka: Annotated[
         bool, typer.Option("--kafka", help="Through topics of a Kafka broker, not files.")

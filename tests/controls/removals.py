@@ -679,7 +679,7 @@ OF_SECONDS: dict[str, Removal] = {
     # The row follows what is declared, as that of a folder does.
     "an address changes by a person's word":
         code(
-            "plan.register:registering", "spec.sink_path() is None and", new="False and",
+            "plan.register:_moved", "folder is None and", new="False and",
             user="plan",
         ),
     "as many are erased as a person says":

@@ -19,6 +19,7 @@ from semel import settings as where
 from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
+from semel.pipeline.opening import open_sink
 from semel.plan.register import register
 from semel.spark.transforms import load_transforms
 
@@ -176,7 +177,8 @@ def test_a_name_that_leads_out_is_never_written_through(
     outside = bench.folder / "outside"
     outside.write_bytes(b"not ours")
     spec = bench.spec()
-    register(ledger, spec)
+    with ledger.transaction() as connection:
+        register(connection, spec, open_sink(spec))
     final = spec.sink_path() / "events-b00000001-00000.parquet"
     final.parent.mkdir(parents=True)
     if trap == "hard link":

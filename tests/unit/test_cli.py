@@ -17,6 +17,7 @@ import pytest
 import typer
 
 from semel import cli, console
+from semel.cli.options import resumes
 from semel.errors import RetryableError, SpecError
 from semel.pipeline import UnknownPipelineError
 
@@ -98,7 +99,7 @@ def test_an_interrupt_is_130(command, words):
 
 def test_an_interrupted_command_that_goes_on_is_named(command, monkeypatch, capsys):
     """After Ctrl-C in a batch the last line is the command that goes on with it; else none is."""
-    monkeypatch.setitem(cli.COMMANDS, "run", cli.COMMANDS["batches"])
+    monkeypatch.setattr("semel.cli.run.run", resumes(raising_any(KeyboardInterrupt())))
     monkeypatch.setattr("semel.cli.look.batches", raising_any(KeyboardInterrupt()))
     assert cli.main(["run", "flights"]) == cli.main(["batches", "flights"]) == 130
     run, step, batches = capsys.readouterr().err.splitlines()
@@ -109,6 +110,12 @@ def test_an_interrupted_command_that_goes_on_is_named(command, monkeypatch, caps
     assert batches == "semel: interrupted"
     assert cli.main(["run", "flights", "--json"]) == 130
     assert json.loads(capsys.readouterr().out)["error"]["next"] == "semel run flights --json"
+
+
+def test_the_commands_that_go_on_say_so():
+    """Each command that goes on where it stopped is marked, also one of another package."""
+    marked = {name for name in cli.commands() if getattr(cli._function(name), "resumes", False)}
+    assert marked == {"run", "replay", "adopt", "exact", "collect", "demo", "up"}
 
 
 def test_a_command_of_a_similar_name(capsys):

@@ -463,6 +463,26 @@ def test_find_and_load_all(folder):
     assert list(pipeline.load_all()) == ["clicks"]
 
 
+def test_a_folder_of_many_pipelines_costs_one_parse(folder):
+    """A pipeline is found by its name without parsing the files that do not have that word."""
+    for number in range(200):
+        written(folder, changed("name: clicks", f"name: clicks{number}"), f"c{number}.yaml")
+    spec_yaml._document.cache_clear()
+    assert pipeline.file_of("clicks7").name == "c7.yaml"
+    assert spec_yaml._document.cache_info().misses == 1
+
+
+def test_a_name_is_found_however_it_is_written(folder):
+    """YAML may quote, fold or escape a name, and a file that is no YAML has its own name."""
+    forms = ('"cl\\u0069cks"', "'clicks'", ">-\n  clicks", '"cli\\\n  cks"')
+    for form in forms:
+        path = written(folder, changed("name: clicks", f"name: {form}"), "any.yaml")
+        assert pipeline.file_of("clicks") == path
+    path.unlink()
+    broken = written(folder, "{", "broken.yaml")
+    assert pipeline.file_of("broken") == broken
+
+
 def test_the_json_schema_is_current():
     """docs/pipeline.schema.json is what `semel validate --print-schema` prints."""
     text = (ROOT / "docs" / "pipeline.schema.json").read_text()

@@ -51,9 +51,6 @@ COMMANDS = {
 }
 """Each command's function, in the order of the help. Imported only when called or listed."""
 
-_GO_ON = ("run", "replay", "adopt", "exact", "collect", "demo", "up")
-"""Commands that go on where they stopped, when the same one runs again."""
-
 _UsageError = typer.BadParameter.__base__  # What typer raises for a wrong command line.
 
 
@@ -168,7 +165,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _interrupted(words: list[str], *, as_json: bool) -> None:
     """Say that Ctrl-C ended a command, and how one that stopped in its middle goes on."""
     message, step = "interrupted", ""
-    if words[:1] and words[0] in _GO_ON:
+    if words and getattr(_function(words[0]), "resumes", False):
         message = "interrupted; what is done stays, and the same command goes on from there"
         step = _doing(words).again
     console.fail(KeyboardInterrupt(), message, step, as_json=as_json)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from semel import console
+from semel.cli import options
 from semel.errors import Doing
 
 if TYPE_CHECKING:
@@ -207,6 +208,7 @@ def abandon(
     )
 
 
+@options.resumes
 def adopt(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     forget_ids: Annotated[
@@ -233,6 +235,7 @@ def adopt(
     console.emit({"adopted": done}, as_json=as_json, render=lambda: print(told(done)))
 
 
+@options.resumes
 def exact(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     as_json: console.AsJson = False,
@@ -254,6 +257,7 @@ def exact(
     console.emit({"exact": done}, as_json=as_json, render=lambda: print(told(done)))
 
 
+@options.resumes
 def collect(
     pipeline: Annotated[
         str | None, typer.Argument(help="The pipeline's name; all when left out.")

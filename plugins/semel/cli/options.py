@@ -1,5 +1,6 @@
 """Options that several commands have: days, a range of batches, the Spark that does the work."""
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from typing import Annotated
 
@@ -25,6 +26,12 @@ _DAY = {"formats": DATES[:1], "metavar": "DAY"}
 Since = Annotated[datetime | None, typer.Option("--from", help="The first day (UTC).", **_DAY)]
 Until = Annotated[datetime | None, typer.Option("--to", help="The last day (UTC).", **_DAY)]
 """The --from and --to of a command, for `days`."""
+
+
+def resumes(command: Callable[..., None]) -> Callable[..., None]:
+    """Mark a command that goes on where it stopped, if the same one runs again."""
+    command.resumes = True  # type: ignore[attr-defined]
+    return command
 
 
 def days(since: datetime | None, until: datetime | None) -> dict[str, date | None]:

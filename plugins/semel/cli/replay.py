@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from semel.runs.replay import Replayed, Root
 
 
+@options.resumes
 def replay(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     batches: Annotated[

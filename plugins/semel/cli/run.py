@@ -8,6 +8,7 @@ from semel import console
 from semel.cli import options
 
 
+@options.resumes
 def run(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     interval: Annotated[

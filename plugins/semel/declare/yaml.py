@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -30,6 +31,7 @@ SPEC_DEPTH_MAX = 16
 
 Key = tuple[str | int, ...]
 
+_WORD = re.compile("[a-z0-9_]+")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _DOCUMENTS_KEPT = 512  # A task asks each file of a folder for its name several times: 4 ms each.
 _INT_BITS_MAX = 64  # Python cannot even print a number of some thousand digits.
@@ -128,6 +130,17 @@ def declared_name(path: Path) -> str:
     except SpecError:
         name = None
     return name if isinstance(name, str) and name.isprintable() else _shown(path.stem)
+
+
+def declares(path: Path, name: str) -> bool:
+    """Whether `declared_name` of a file is `name`. Parses the file only if its text may say so."""
+    with suppress(SpecError):
+        text = _text(path)
+        # YAML can write a word in one other way: with escapes.
+        may_say = "\\" in text or re.search(rf"\b{re.escape(name)}\b", text)
+        if _WORD.fullmatch(name) and path.stem != name and not may_say:
+            return False
+    return declared_name(path) == name
 
 
 def problems_of(error: "ValidationError", model: type["BaseModel"]) -> list[Problem]:

@@ -257,11 +257,11 @@ def file_of(name: str, folder: Path | None = None) -> Path:
 
     UnknownPipelineError lists what there is. SpecError: two declare it.
     """
-    declared = [(spec_yaml.declared_name(path), path) for path in declarations(folder)]
-    found = [path for known, path in declared if known == name]
+    files = declarations(folder)
+    found = [path for path in files if spec_yaml.declares(path, name)]
     if not found:
         where = folder or settings.pipelines_dir()
-        there = sorted({known for known, _ in declared})
+        there = sorted({*map(spec_yaml.declared_name, files)})
         close = get_close_matches(name, there, n=1)
         told = f"did you mean {close[0]}? " if close else ""
         unknown = UnknownPipelineError(

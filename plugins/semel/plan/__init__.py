@@ -23,13 +23,12 @@ from semel.errors import ChangedError, RetryableError, SourceError, TerminalErro
 from semel.ledger import Ledger, change, pipelines, row
 from semel.model.batch import Batch, BatchStatus, Claim, Log, Pipeline
 from semel.model.times import Times
-from semel.pipeline.opening import open_source
+from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
-from semel.plan import abandon, covered, cut, event_time, partitions
+from semel.plan import abandon, covered, cut, event_time, partitions, register
 from semel.plan.abandon import release
 from semel.plan.cut import Draft
 from semel.plan.idle import Idle, earlier, why
-from semel.plan.register import registering
 from semel.plan.survey import Request, Survey, look
 from semel.sources import Offer, Range, Refusal
 from semel.sources.spec import Records
@@ -107,10 +106,14 @@ def plan(
     """
     interval = interval_of(spec, interval)
     anew: tuple[int, str] | None = None
+    sink = open_sink(spec)
     for _ in range(_ROUNDS_MAX):
-        with registering(ledger, spec) as (connection, pipeline):
+        with ledger.transaction() as connection:
+            pipeline = register.register(connection, spec, sink)
             before = _latest(connection, pipeline, request_key)
             looked_at = row(connection, "plan", "now")["now"] if interval else None
+            failpoints.point("plan.before_register")
+        failpoints.point("plan.after_register")
         if before is not None and before.open:
             reason = _outdated(ledger, spec, before)
             gone = reason and abandon.abandon(ledger, before.batch_id, reason, silent_only=True)

@@ -33,7 +33,7 @@ def with_growing(request: Request, survey: Survey) -> Survey:
         if offer.known and offer.known.source_partition_id not in survey.holes
     }  # fmt: skip
     begun, refusals = [], []
-    for part in survey.unread_beside(request.window):
+    for part in survey.unread_elsewhere:
         since = part.when >= end and survey.source.written_since(part, known.get(part.name))
         if not since or since >= min(end, part.when - delay):
             continue
@@ -87,7 +87,7 @@ def sees_all(request: Request, survey: Survey, draft: Draft) -> bool:
 def late_times(request: Request, survey: Survey) -> list[datetime]:
     """The times of unclaimed parts of earlier windows that end within the delay of this one."""
     first, _ = request.listed  # Without a delay nothing is between them.
-    unread = survey.unread_beside(request.window)
+    unread = survey.unread_elsewhere
     return sorted({part.when for part in unread if first < part.when < request.window[0]})
 
 

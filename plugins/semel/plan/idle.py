@@ -67,7 +67,7 @@ def why(ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey) ->
         more=max((r["batches"] for r in holders), default=0) - len(holders),
         unmatched="" if survey.shown.found else request.spec.source.unmatched(),
         waiting=tuple(name for name in waiting if name in asked),
-        elsewhere=_elsewhere(request, survey),
+        elsewhere=_by_day(survey.unread_elsewhere),
         schedule=request.spec.schedule,
     )
 
@@ -89,11 +89,7 @@ def earlier(request: Request, survey: Survey) -> dict[date, int]:
     if request.window is None:
         return {}
     start = min(request.window[0], datetime.combine(datetime.now(UTC), time(), UTC))
-    return _by_day(f for f in survey.unread_beside(request.window) if f.when < start)
-
-
-def _elsewhere(request: Request, survey: Survey) -> dict[date, int]:
-    return _by_day(survey.unread_beside(request.window))
+    return _by_day(f for f in survey.unread_elsewhere if f.when < start)
 
 
 def _by_day(found: Iterable[Found]) -> dict[date, int]:

@@ -1,94 +1,92 @@
 """Registration, before each plan: make the pipeline's row once, and check it against the spec."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import sqlalchemy as sa
 
-from semel import failpoints
 from semel.archive import layout, owned
 from semel.errors import NO_STEP, TerminalError
-from semel.ledger import Ledger, change, pipelines, row, transition
+from semel.ledger import change, pipelines, row, transition
 from semel.model.batch import Pipeline
 from semel.pipeline import identity
-from semel.pipeline.opening import elsewhere, open_sink
+from semel.pipeline.opening import elsewhere
 from semel.pipeline.spec import Spec
 from semel.sinks import Sink
 
 
-def register(ledger: Ledger, spec: Spec) -> Pipeline:
-    """The pipeline's row, made at its first plan. TerminalError: it contradicts the spec."""
-    with registering(ledger, spec) as (_, pipeline):
-        return pipeline
+@dataclass(frozen=True, kw_only=True)
+class DeclaredPlace:
+    """The declared place of a pipeline's output: its sink, and the folder of its archive."""
+
+    sink: Sink
+    archive: str
+
+    @classmethod
+    def of(cls, spec: Spec, sink: Sink, known: Pipeline | None) -> "DeclaredPlace":
+        """The declared archive, else the current one: it moves only with its sink."""
+        if spec.sink.archive is None and known and known.sink_address == sink.address:
+            return cls(sink=sink, archive=known.archive_path)
+        return cls(sink=sink, archive=str(layout.of(spec)))
+
+    @property
+    def address(self) -> str:
+        """The address of the sink."""
+        return self.sink.address
+
+    def is_of(self, pipeline: Pipeline) -> bool:
+        """Whether the pipeline's row names this place."""
+        return (self.address, self.archive) == (pipeline.sink_address, pipeline.archive_path)
 
 
-@contextmanager
-def registering(ledger: Ledger, spec: Spec) -> Iterator[tuple[sa.Connection, Pipeline]]:
-    """As `register`, with the transaction that read the row, for further reads."""
-    with ledger.transaction() as connection:
-        found = pipelines.find(connection, spec.name)
-        sink = open_sink(spec)
-        address = sink.address
-        kept = str(_archive(spec, found, address))
-        if found is None:
-            _insert(connection, spec, sink, kept)
-        if found is None or _place(found) != (address, kept):  # Otherwise it owns its place.
-            owner = pipelines.owner(connection, address, kept)
-            if owner is not None and owner.name != spec.name:
-                raise _owned(spec, owner, address, kept)
-            # Keeps H3.
-            if found is not None and spec.sink_path() is None and found.sink_address != address:
-                raise elsewhere(spec, found.sink_address, address)
-            found = pipelines.find(connection, spec.name)
-        identity.check(found.identity, spec)
-        found = _guaranteed(connection, found, spec)
-        if _place(found) != (address, kept):
-            found = _moved(connection, found, spec, address, kept)
-        yield connection, found
-        failpoints.point("plan.before_register")
-    failpoints.point("plan.after_register")
+def register(connection: sa.Connection, spec: Spec, sink: Sink) -> Pipeline:
+    """The pipeline's row, made at its first plan; `sink` is the declared one.
+
+    TerminalError, StateError: the row contradicts the declaration.
+    """
+    pipeline = pipelines.find(connection, spec.name)
+    place = DeclaredPlace.of(spec, sink, pipeline)
+    if pipeline is None:
+        pipeline = _insert(connection, spec, place)
+    identity.check(pipeline.identity, spec)
+    pipeline = _guaranteed(connection, pipeline, spec)
+    return pipeline if place.is_of(pipeline) else _moved(connection, pipeline, spec, place)
 
 
-def _place(pipeline: Pipeline) -> tuple[str, str]:
-    return pipeline.sink_address, pipeline.archive_path
-
-
-def _archive(spec: Spec, found: Pipeline | None, address: str) -> Path:
-    """The declared archive, else the current one: it moves only with its sink."""
-    if spec.sink.archive is None and found is not None and found.sink_address == address:
-        return Path(found.archive_path)
-    return layout.of(spec)
-
-
-def _owned(spec: Spec, owner: Pipeline, address: str, kept: str) -> TerminalError:
-    if owner.sink_address == address:
-        return TerminalError(
-            f"the sink {address} belongs to pipeline {owner.name!r}, and {spec.name!r} would "
-            "write its records there again; keep the old name, or give this one its own sink",
-            next=NO_STEP,  # A command has the old name, or the new one.
-        )
-    return TerminalError(
-        f"the archive {kept} belongs to pipeline {owner.name!r}; give {spec.name!r} one of its "
-        "own by sink.archive, or another sink.path"
-    )
-
-
-def _insert(connection: sa.Connection, spec: Spec, sink: Sink, kept: str) -> None:
-    if pipelines.owner(connection, sink.address, kept) is None:
-        owned.refuse_traces(spec, sink, Path(kept))
+def _insert(connection: sa.Connection, spec: Spec, place: DeclaredPlace) -> Pipeline:
+    """The new row, or that of another plan that registers the pipeline at the same time."""
+    if pipelines.owner(connection, place.address, place.archive) is None:
+        owned.refuse_traces(spec, place.sink, Path(place.archive))
     change(
         connection,
         "pipelines",
         "insert",
         name=spec.name,
-        sink_address=sink.address,
-        archive_path=kept,
+        sink_address=place.address,
+        archive_path=place.archive,
         identity=identity.to_text(identity.identity_of(spec)),
         shards=spec.dedup.shards,
         bucket_seconds=spec.bucket_seconds,
         exact_from=spec.exact_from,
+    )
+    _refuse_owned(connection, spec, place)
+    return pipelines.find(connection, spec.name)
+
+
+def _refuse_owned(connection: sa.Connection, spec: Spec, place: DeclaredPlace) -> None:
+    """TerminalError: the sink or the archive belongs to another pipeline."""
+    owner = pipelines.owner(connection, place.address, place.archive)
+    if owner is None or owner.name == spec.name:
+        return
+    if owner.sink_address == place.address:
+        raise TerminalError(
+            f"the sink {place.address} belongs to pipeline {owner.name!r}, and {spec.name!r} would "
+            "write its records there again; keep the old name, or give this one its own sink",
+            next=NO_STEP,  # A command has the old name, or the new one.
+        )
+    raise TerminalError(
+        f"the archive {place.archive} belongs to pipeline {owner.name!r}; give {spec.name!r} one "
+        "of its own by sink.archive, or another sink.path"
     )
 
 
@@ -117,30 +115,37 @@ def _guaranteed(connection: sa.Connection, pipeline: Pipeline, spec: Spec) -> Pi
     )
 
 
-# Keeps P15, D9.
+# Keeps H3, P15, D9.
 def _moved(
-    connection: sa.Connection, pipeline: Pipeline, spec: Spec, address: str, kept: str
+    connection: sa.Connection, pipeline: Pipeline, spec: Spec, place: DeclaredPlace
 ) -> Pipeline:
-    """Let the row follow the pipeline's files. TerminalError: they were not moved together."""
+    """Let the row follow the pipeline's files. TerminalError: they were not moved together.
+
+    StateError: the sink is a table or a topic, and its address has changed.
+    """
+    _refuse_owned(connection, spec, place)
+    folder, pipeline_id, old = spec.sink_path(), pipeline.pipeline_id, pipeline.sink_address
+    if folder is None and old != place.address:
+        raise elsewhere(spec, old, place.address)
     pipelines.lock(connection, pipeline)
-    pipeline_id, old = pipeline.pipeline_id, pipeline
-    owned.refuse_foreign_markers(connection, pipeline_id, old.name, spec.sink_path(), Path(kept))
+    archive = Path(place.archive)
+    owned.refuse_foreign_markers(connection, pipeline_id, spec.name, folder, archive)
     last = row(connection, "pipelines", "last_finalized", pipeline_id=pipeline_id)
-    if last and not layout.marker(Path(kept), last["batch_id"]).exists():
+    if last and not layout.marker(archive, last["batch_id"]).exists():
         raise TerminalError(
-            f"pipeline {old.name} is declared with the sink {address}, whose archive {kept} has no "
-            f"marker of batch {last['batch_id']}; move {old.sink_address} and {old.archive_path} "
-            "there, both, or put the declaration back"
+            f"pipeline {spec.name} is declared with the sink {place.address}, whose archive "
+            f"{archive} has no marker of batch {last['batch_id']}; move {old} and "
+            f"{pipeline.archive_path} there, both, or put the declaration back"
         )
     transition(
         connection,
         "pipelines",
         "move_sink",
-        f"the sink of {old.name} cannot move from {old.sink_address} to {address} while a batch is "
+        f"the sink of {spec.name} cannot move from {old} to {place.address} while a batch is "
         "on its way; put it back and finish or abandon what is planned or committed",
-        next=f"semel batches {old.name}",
+        next=f"semel batches {spec.name}",
         pipeline_id=pipeline_id,
-        sink_address=address,
-        archive_path=kept,
+        sink_address=place.address,
+        archive_path=place.archive,
     )
-    return replace(pipeline, sink_address=address, archive_path=kept)
+    return replace(pipeline, sink_address=place.address, archive_path=place.archive)

@@ -25,6 +25,7 @@ from semel.sources import (
     Found,
     Gone,
     Matched,
+    Offer,
     Partition,
     Refusal,
     Shown,
@@ -99,30 +100,36 @@ class Survey:
     refusals: tuple[Refusal, ...]
     stored: list[Refusal]
     """The rows of semel.refusal."""
+    unread: list[Found]
+    """Things of another time than the window of which something is unclaimed."""
     is_full: bool
     """Whether a plan has left nothing since the newest batch."""
     open_from: datetime | None = None
     """Since when a part of a later time has been written: the time from there on stays open."""
 
-    def unread_beside(self, window: Window) -> list[Found]:
-        """Things of another time than the window of which something is unclaimed. Refused ones are
-        left out.
-        """
-        if window is None:
-            return []
-        over = {refusal.name for refusal in self.refusals}
-        over |= {
-            o.name for o in self.matched.offers
-            if o.known and o.ahead <= o.known.reached > 0
-            and o.known.source_partition_id not in self.holes
-        }  # fmt: skip
-        others = (f for f in self.unsettled if f.when and not in_window(f.when, window))
-        return [found for found in others if found.name not in over]
+    @property
+    def unread_elsewhere(self) -> list[Found]:
+        """`unread` without what is refused."""
+        refused = {refusal.name for refusal in self.refusals}
+        return [part for part in self.unread if part.name not in refused]
 
     @property
     def same_refusals(self) -> bool:
         """Whether semel.refusal already holds what a plan would write."""
         return {replace(r, when=None) for r in self.refusals} == set(self.stored)
+
+
+def _unread(window: Window, parts: list[Found], offers: list[Offer], holes: Spans) -> list[Found]:
+    """The things of another time than the window that are not read to their end."""
+    if window is None:
+        return []
+    over = {
+        o.name for o in offers
+        if o.known and o.ahead <= o.known.reached > 0
+        and o.known.source_partition_id not in holes
+    }  # fmt: skip
+    others = (part for part in parts if part.when and not in_window(part.when, window))
+    return [part for part in others if part.name not in over]
 
 
 def steadily(pipeline: str, ask: Callable[[], _T]) -> _T:
@@ -191,6 +198,7 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
     gone += [Gone(partition=o.known, seen=o.low) for o in missing]
     spans |= lost | passed
     matched = replace(matched, offers=[o for o in matched.offers if o not in missing])
+    holes = partitions.up_to(free, read)
     return Survey(
         source=source,
         shown=shown,
@@ -199,7 +207,7 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
         orphans=orphans,
         matched=matched,
         free=partitions.up_to(free, ends),
-        holes=partitions.up_to(free, read),
+        holes=holes,
         lost=lost,
         missing=[(o.known, passed[o.known.source_partition_id]) for o in missing],
         refusals=(
@@ -208,5 +216,6 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
             *(source.gone(item, spans[item.partition.source_partition_id]) for item in gone),
         ),
         stored=stored,
+        unread=_unread(request.window, known.unsettled, matched.offers, holes),
         is_full=state.is_full,
     )

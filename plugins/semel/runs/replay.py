@@ -144,7 +144,9 @@ def plan(
     TerminalError: it cannot be replayed, and nothing was written. RetryableError: another request
     is replaying it now.
     """
-    pipeline = register(ledger, spec)
+    sink = open_sink(spec)
+    with ledger.transaction() as connection:
+        pipeline = register(connection, spec, sink)
     mine = _of_request(ledger, spec, request_key, root)
     found = _root(ledger, pipeline, spec, root)
     if mine is not None:

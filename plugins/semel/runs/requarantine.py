@@ -18,6 +18,7 @@ from semel.finalize import Finalized
 from semel.ledger import Ledger, Row, pipelines, row
 from semel.ledger.batches import batch_of
 from semel.model.batch import Batch, BatchStatus, Log, Pipeline
+from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 from semel.plan.register import register
 from semel.runs import replay
@@ -104,7 +105,9 @@ def plan(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | Non
     StateError, CorruptionError, SourceError: they cannot be judged again, and nothing was written.
     RetryableError: another request is judging them now.
     """
-    pipeline = register(ledger, spec)
+    sink = open_sink(spec)
+    with ledger.transaction() as connection:
+        pipeline = register(connection, spec, sink)
     letters_left(ledger, spec, root)  # Refuses a batch without its own.
     with ledger.transaction() as connection:
         last = _last(connection, root)
