@@ -251,7 +251,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a sync that failed is not tried again":
         code("sources.queue.segment:Part._once_broken", "self._broken:", new="False:"),
     "a part is cut behind its last whole group":
-        code("sources.queue.segment:recover", "file.truncate(end)", new="None"),
+        code("sources.queue.segment:recover", "file.truncate(part.end)", new="None"),
     "a whole group behind damage is no tear": gives("sources.queue.segment:_whole_behind"),
     "a part is sealed by who holds its lock": gives("sources.queue.segment:hold", True),
     "the last group is written once more": code(
