@@ -349,7 +349,7 @@ OF_SECONDS: dict[str, Removal] = {
     "check refuses a queue that has given messages up":
         code("sources.queue.probe:of_service", "letters and dead:", new="False:"),
     "an id of Pub/Sub has the time of publishing":
-        code("clients.queue.pubsub:_columns", "if timed:", new="if False:"),
+        code("clients.queue.pubsub:_columns", "{i}-{t.seconds}{t.nanos:09}", new="{i}"),
     "receive acknowledges before it waits for an ordered queue": code(
         "sources.queue.receive:_Receiver._take", "self.about.ordered or not len(found)", new="False"
     ),
