@@ -187,7 +187,6 @@ class Heard(Queue):
         self._queue.hand_back(handles)
 
     def about(self):  # noqa: ANN201
-        self._queue.timed = self.timed
         return self._queue.about()
 
     def extend(self, handles: Sequence[str]) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from fixtures.queue.segments import column_of, values_of
 from fixtures.queue.sqs import CONNECTION
 from fixtures.wait import wait_for
 from semel.failpoints import EXIT_CODE
-from semel.sources.queue.segment import read_foot, read_groups
 from semel.sources.queue.spool import Spool
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -88,10 +88,7 @@ class Receivers:
         """Message ids and values of all that is sealed; nothing else is left."""
         assert not list(self.spool.path.rglob("*.part"))
         for path in sorted(self.spool.path.rglob("*.seg")):
-            foot = read_foot(path)
-            for _, batch in read_groups(path, foot, 0, foot.messages):
-                ids, values = batch.column("message_id"), batch.column("value")
-                yield from zip(ids.to_pylist(), values.to_pylist(), strict=True)
+            yield from zip(column_of(path, "message_id"), values_of(path), strict=True)
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a sync that failed is not tried again":
         code("sources.queue.segment:Part._once_broken", "self._broken:", new="False:"),
     "a part is cut behind its last whole group":
-        code("sources.queue.segment:recover", "file.truncate(end)", new="None"),
+        code("sources.queue.segment:recover", "file.truncate(part.end)", new="None"),
     "a whole group behind damage is no tear": gives("sources.queue.segment:_whole_behind"),
     "a part is sealed by who holds its lock": gives("sources.queue.segment:hold", True),
     "the last group is written once more": code(
@@ -349,7 +349,7 @@ OF_SECONDS: dict[str, Removal] = {
     "check refuses a queue that has given messages up":
         code("sources.queue.probe:of_service", "letters and dead:", new="False:"),
     "an id of Pub/Sub has the time of publishing":
-        code("clients.queue.pubsub:_columns", "if timed:", new="if False:"),
+        code("clients.queue.pubsub:_columns", "{i}-{t.seconds}{t.nanos:09}", new="{i}"),
     "receive acknowledges before it waits for an ordered queue": code(
         "sources.queue.receive:_Receiver._take", "self.about.ordered or not len(found)", new="False"
     ),

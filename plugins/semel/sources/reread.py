@@ -180,6 +180,32 @@ def times_of(
     return pa.array(known, pa.int64()).cast(pa.timestamp(unit)), bad
 
 
+def columns_of(
+    types: Mapping[str, str],
+    raw: Mapping[str, Sequence[bytes | None]],
+    times: Mapping[str, Sequence[int | None]],
+    *,
+    per_second: int,
+) -> tuple[pa.StructArray | None, dict[int, str]]:
+    """The columns next to a message's value, each of its declared type; and the messages with a
+    value that does not fit. `per_second`: the unit of the times.
+    """
+    columns: dict[str, pa.Array] = {}
+    bad: dict[int, str] = {}
+    for name, values in raw.items():
+        if types[name] == "binary":
+            columns[name] = pa.array(values, pa.binary())
+        else:
+            columns[name], unfit = texts_of(name, values)
+            bad |= unfit
+    for name, values in times.items():
+        columns[name], unfit = times_of(name, values, per_second)
+        bad |= unfit
+    if not columns:
+        return None, bad
+    return pa.StructArray.from_arrays(list(columns.values()), list(columns)), bad
+
+
 def split_fields(text: str, csv: Csv) -> list[tuple[str, bool]]:
     """The fields of one CSV record, each with whether it was quoted. ValueError: it has none."""
     fields: list[tuple[str, bool]] = []

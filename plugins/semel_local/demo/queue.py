@@ -164,15 +164,14 @@ def _kill_a_receiver() -> None:
 
 def came_to(sealed: Path) -> Came:
     """What came, by the segments of a spool."""
-    from semel.sources.queue.segment import read_foot, read_groups
+    from semel.sources.queue.segment import read_groups
 
     came = Came()
     for path in sorted(sealed.glob("*.seg")):
-        foot = read_foot(path)
-        for _, batch in read_groups(path, foot, 0, foot.messages):
+        for _, batch in read_groups(path):
             ids = batch.column("message_id").to_pylist()
             came.copies.update(int(one.partition("-")[0]) for one in ids)
-        came.redelivered += foot.redelivered
+            came.redelivered += sum(n > 1 for n in batch.column("attempt").to_pylist())
     return came
 
 

@@ -78,12 +78,10 @@ class Queue(ABC):
     Errors of all methods: UnavailableError: the service is away, or too busy. TerminalError: there
     is no such queue, or no right to it; `next` or the message says what to do.
 
-    `rights`: the least that its user needs, as the service spells them. `timed`: ids are to have the
-    time of publishing, where they are unique only within a topic that may be another one by now.
+    `rights`: the least that its user needs, as the service spells them.
     """
 
     rights: ClassVar[str] = ""
-    timed: bool = False
 
     def __enter__(self) -> Self:
         return self

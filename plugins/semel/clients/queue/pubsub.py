@@ -172,7 +172,7 @@ class Pubsub(Queue):
         found, self._left = found[:messages], found[messages:]
         if self._ahead and found and (len(found) < messages or messages >= MESSAGES_MAX):
             self._ask(MESSAGES_MAX, AHEAD_BYTES)  # Else these may be the last that are wanted.
-        return _columns(found, timed=self.timed)
+        return _columns(found)
 
     def _ask(self, messages: int, size: int) -> None:
         """Ask for messages, unless some are asked for or left."""
@@ -290,12 +290,11 @@ def _refused_ids(error: "grpc.RpcError") -> int:
     return sum(len(info.metadata) for each in status.details if each.Unpack(info))
 
 
-def _columns(found: Sequence[Any], *, timed: bool) -> Pulled:
+def _columns(found: Sequence[Any]) -> Pulled:
     plain = [each.message for each in found]
     times = [each.publish_time for each in plain]
-    ids = [each.message_id for each in plain]
-    if timed:
-        ids = [f"{i}-{t.seconds}{t.nanos:09}" for i, t in zip(ids, times, strict=True)]
+    plain_ids = [each.message_id for each in plain]
+    ids = [f"{i}-{t.seconds}{t.nanos:09}" for i, t in zip(plain_ids, times, strict=True)]
     return Pulled(
         ids=ids,
         published=[each.seconds * 1_000_000 + each.nanos // 1_000 for each in times],

@@ -8,14 +8,13 @@ import json
 import os
 import struct
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
-from semel.errors import CorruptionError, SourceError
+from semel.errors import SourceError
 from semel.model.batch import Claim
 from semel.sources.messages import ALL
 from semel.sources.queue.spec import QueueSource
@@ -25,16 +24,15 @@ from semel.sources.reread import (
     Lines,
     Messages,
     bad_csv,
+    columns_of,
     in_order,
-    texts_of,
-    times_of,
 )
+from semel.sources.sealed.audit import ByContent
 
 _HEADER = struct.Struct("<4sIQQ")
 """Before each body: what it is, how many messages, how many bytes, a checksum."""
 
 _GROUP = b"SQG1"
-_HASHED_BYTES = 1 << 20
 
 
 def opened(source: QueueSource, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:  # noqa: ARG001
@@ -46,27 +44,21 @@ class _Spool(Auditor):
     """Finds claimed segments in the spools of all pipelines, and reads their messages."""
 
     def __init__(self, source: QueueSource) -> None:
-        self._source, self._root = source, source.folder()
-        self._found: dict[str, Path] = {}
+        self._root, self._files = source.folder(), ByContent()
 
     def read(
         self, claim: Claim, batch: int, source: QueueSource, record_id: Collection[str]  # noqa: ARG002
     ) -> tuple[tuple[str, ...], Iterator[Lines]]:
-        content, size = claim.evidence.get("content"), claim.evidence.get("bytes")
-        if content is None or size is None:
-            raise CorruptionError(f"the claim of {claim.name!r} has no evidence of a segment")
-        path = self._found.get(content)
+        path = self._files.path(claim, self._places(claim))
         if path is None:
-            there = self._root.glob("*/sealed/*")
-            some = sorted(there, key=lambda path: path.name != claim.name)
-            path = next((path for path in some if _has(path, size, content)), None)
-            if path is None:
-                notes = (spool / "removed" / Path(content).name for spool in self._root.glob("*"))
-                if any(note.exists() for note in notes):
-                    raise GoneError(f"{claim.name!r}: collect has removed it (source.keep_spool)")
-                raise SourceError("no segment of the spool has the claimed content")
-            self._found[content] = path
+            name = Path(claim.evidence["content"]).name
+            if any((spool / "removed" / name).exists() for spool in self._root.glob("*")):
+                raise GoneError(f"{claim.name!r}: collect has removed it (source.keep_spool)")
+            raise SourceError("no segment of the spool has the claimed content")
         return in_order(source), _read(path, claim, batch, source)
+
+    def _places(self, claim: Claim) -> Iterator[Path]:
+        yield from sorted(self._root.glob("*/sealed/*"), key=lambda path: path.name != claim.name)
 
 
 def _address(segment: str, claim: Claim, source: QueueSource) -> str:
@@ -77,17 +69,6 @@ def _address(segment: str, claim: Claim, source: QueueSource) -> str:
     if address.partition("@")[0] not in {each.partition("@")[0] for each in (segment, declared)}:
         raise SourceError(f"its messages are of {segment}, and their ids of {address}")
     return address
-
-
-def _has(path: Path, size: int, content: str) -> bool:
-    state = xxhash.xxh3_128()
-    with suppress(OSError):
-        if os.stat(path).st_size == size:
-            with open(path, "rb") as file:
-                while data := file.read(_HASHED_BYTES):
-                    state.update(data)
-            return state.hexdigest() == content
-    return False
 
 
 def _read(path: Path, claim: Claim, batch: int, source: QueueSource) -> Iterator[Lines]:
@@ -133,34 +114,23 @@ def _beside(
     rows: pa.Table, address: str, source: QueueSource
 ) -> tuple[pa.StructArray | None, dict[int, str]]:
     """The columns that are not of the value; and the messages with one that does not fit."""
-    columns: dict[str, pa.Array] = {}
-    bad: dict[int, str] = {}
-    texts: dict[str, list[bytes | None]] = {}
+    raw: dict[str, list[bytes | None]] = {}
+    times, bad = {}, {}
     if source.message_id:
         ids = rows.column("message_id").to_pylist()
-        texts[source.message_id] = [f"{address}#{name}".encode() for name in ids]
+        raw[source.message_id] = [f"{address}#{name}".encode() for name in ids]
     if source.ordering_key:
-        texts[source.ordering_key] = rows.column("ordering_key").cast(pa.binary()).to_pylist()
-    found = [
-        {one["key"]: one["value"] for one in some} for some in rows.column("attributes").to_pylist()
-    ] if source.attributes else []  # fmt: skip
-    for name, attribute in source.attributes.items():
-        if attribute == ALL:
-            continue  # Nested, and so not compared.
+        raw[source.ordering_key] = rows.column("ordering_key").cast(pa.binary()).to_pylist()
+    named = {name: key for name, key in source.attributes.items() if key != ALL}  # ALL is nested.
+    if named:
+        some = rows.column("attributes").to_pylist()
+        attributes = [{each["key"]: each["value"] for each in pairs} for pairs in some]
+        raw |= {name: [each.get(key) for each in attributes] for name, key in named.items()}
         # An attribute without a name is what could not be parsed.
-        bad |= {at: "its attributes cannot be parsed" for at, some in enumerate(found) if "" in some}
-        values = [some.get(attribute) for some in found]
-        if source.columns[name] == "binary":
-            columns[name] = pa.array(values, pa.binary())
-        else:
-            texts[name] = values
-    for name, values in texts.items():
-        columns[name], more = texts_of(name, values)
-        bad |= more
+        unparsed = (at for at, each in enumerate(attributes) if "" in each)
+        bad = dict.fromkeys(unparsed, "its attributes cannot be parsed")
     if source.published:
-        times = rows.column("published").combine_chunks().cast(pa.int64())
-        columns[source.published], more = times_of(source.published, times.to_pylist(), 1_000_000)
-        bad |= more
-    if not columns:
-        return None, bad
-    return pa.StructArray.from_arrays(list(columns.values()), list(columns)), bad
+        published = rows.column("published").combine_chunks().cast(pa.int64())
+        times[source.published] = published.to_pylist()
+    beside, unfit = columns_of(source.columns, raw, times, per_second=1_000_000)
+    return beside, bad | unfit

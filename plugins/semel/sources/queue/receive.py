@@ -141,7 +141,6 @@ def receive(queue: Queue, path: Path, pipeline: str, bounds: Bounds, log: Log) -
     is in the spool, and what was not is not acknowledged. TerminalError: as `Queue` says.
     """
     spool = Spool(path)
-    queue.timed = spool.is_timed()
     spool.make()
     spool.recover(log)
     with stopping() as stop, _Receiver(queue, spool, pipeline, bounds, log, stop) as receiver:

@@ -15,7 +15,7 @@ from semel.formats.records import Block
 from semel.formats.selection import NONE, Selection
 from semel.model.reasons import Reason
 from semel.sources.messages import ALL
-from semel.sources.queue.segment import read_foot, read_groups, read_head
+from semel.sources.queue.segment import read_groups, read_head
 from semel.sources.queue.spec import QueueSource
 from semel.sources.values import Values, lines_in
 
@@ -63,14 +63,12 @@ def _together(path: Path, start: int, end: int) -> Iterator[tuple[int, pa.Record
     """
     held: list[pa.RecordBatch] = []
     size = begin = 0
-    for first, group in read_groups(path, read_foot(path), start, end):
-        low, high = max(start - first, 0), min(end - first, group.num_rows)
-        batch = group.slice(low, high - low)
+    for first, batch in read_groups(path, start, end):
         if held and size + _bytes(batch) > limits.BLOCK_BYTES:
             yield begin, pa.concat_batches(held)
             held, size = [], 0
         if not held:
-            begin = first + low
+            begin = first
         held.append(batch)
         size += _bytes(batch)
     if held:

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import BinaryIO, NamedTuple, Self
 from uuid import uuid4
 
 import pyarrow as pa
@@ -53,9 +53,11 @@ SCHEMA = pa.schema(
 """A message. `attempt`: the number of its delivery, from 1; 0 where the service does not say."""
 
 HEAD, GROUP, FOOT = b"SQH1", b"SQG1", b"SQF1"
-_FRAME = struct.Struct("<4sIQQ")
-_HASHED = struct.Struct("<4sIQ")
-_END = struct.Struct("<Q")
+_COUNTS = struct.Struct("<4sIQ")
+_NUMBER = struct.Struct("<Q")
+"""A hash, and the position of the foot."""
+
+_START_BYTES = _COUNTS.size + _NUMBER.size
 _MAGIC = re.compile(b"|".join([HEAD, GROUP, FOOT]))
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4")
 
@@ -78,31 +80,41 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Foot:
-    """What a segment has. `size`: the bytes of the values; `redelivered`: messages that the service
-    said it delivers again; `oldest`, `newest`: of the times of publishing, in microseconds since
-    1970; `digest`: xxh3_128 of all bytes before the foot, which begins `at` a position.
+    """The content of a sealed segment. `digest`: xxh3_128 of all bytes before the foot, which
+    begins `at` a position.
     """
 
-    messages: int
-    size: int
-    redelivered: int
-    oldest: int | None
-    newest: int | None
     digest: str
     at: int
     groups: tuple[Group, ...] = field(repr=False)
 
+    @property
+    def messages(self) -> int:
+        """The messages of all groups."""
+        return sum(group.messages for group in self.groups)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """A whole frame, and where the next one begins. `start`: its bytes before the body."""
+    """A whole frame, which begins `at` a position of its file."""
 
     magic: bytes
     messages: int
-    start: bytes
     body: bytes
     at: int
-    end: int
+
+    @property
+    def start(self) -> bytes:
+        """Its bytes before the body."""
+        counts = _COUNTS.pack(self.magic, self.messages, len(self.body))
+        checksum = xxhash.xxh3_64(counts, seed=self.at)
+        checksum.update(self.body)
+        return counts + _NUMBER.pack(checksum.intdigest())
+
+    @property
+    def end(self) -> int:
+        """Where the next one begins."""
+        return self.at + _START_BYTES + len(self.body)
 
     def batch(self) -> pa.RecordBatch:
         """A group's messages."""
@@ -113,15 +125,18 @@ class Frame:
         return batch
 
 
-def framed(magic: bytes, messages: int, body: bytes, at: int) -> bytes:
-    """The bytes of a frame that begins at a position."""
-    return _FRAME.pack(magic, messages, len(body), _hash(magic, messages, body, at)) + body
-
-
-def _hash(magic: bytes, messages: int, body: bytes, at: int) -> int:
-    found = xxhash.xxh3_64(_HASHED.pack(magic, messages, len(body)), seed=at)
-    found.update(body)
-    return found.intdigest()
+def frame_at(file: BinaryIO, at: int) -> Frame | None:
+    """The frame that begins at a position. None: there is no whole one."""
+    file.seek(at)
+    start = file.read(_START_BYTES)
+    if len(start) < _START_BYTES:
+        return None
+    magic, messages, length = _COUNTS.unpack_from(start)
+    left = os.fstat(file.fileno()).st_size - file.tell()
+    if magic not in (HEAD, GROUP, FOOT) or length > left:
+        return None
+    frame = Frame(magic=magic, messages=messages, body=file.read(length), at=at)
+    return frame if frame.start == start else None
 
 
 def _put(file: BinaryIO, data: bytes) -> None:
@@ -131,71 +146,15 @@ def _put(file: BinaryIO, data: bytes) -> None:
         view = view[file.write(view) :]
 
 
-def frame_at(file: BinaryIO, at: int) -> Frame | None:
-    """The frame that begins at a position. None: there is no whole one."""
-    file.seek(at)
-    start = file.read(_FRAME.size)
-    if len(start) < _FRAME.size:
-        return None
-    magic, messages, length, checksum = _FRAME.unpack(start)
-    end = at + _FRAME.size + length
-    if magic not in (HEAD, GROUP, FOOT) or end > os.fstat(file.fileno()).st_size:
-        return None
-    body = file.read(length)
-    if len(body) < length or _hash(magic, messages, body, at) != checksum:
-        return None
-    return Frame(magic=magic, messages=messages, start=start, body=body, at=at, end=end)
-
-
-@dataclass(kw_only=True)
-class _Sum:
-    """The foot of what was written so far."""
-
-    digest: Any = field(default_factory=xxhash.xxh3_128)
-    groups: list[Group] = field(default_factory=list)
-    size: int = 0
-    redelivered: int = 0
-    oldest: int | None = None
-    newest: int | None = None
-
-    def add(self, at: int, batch: pa.RecordBatch) -> None:
-        import pyarrow.compute as pc
-
-        self.groups.append(Group(at, batch.num_rows))
-        self.size += pc.sum(pc.binary_length(batch.column("value"))).as_py() or 0
-        self.redelivered += pc.sum(pc.greater(batch.column("attempt"), 1)).as_py() or 0
-        times = pc.min_max(batch.column("published").cast(pa.int64())).as_py()
-        if times["min"] is not None:
-            self.oldest = min(times["min"], times["min"] if self.oldest is None else self.oldest)
-            self.newest = max(times["max"], times["max"] if self.newest is None else self.newest)
-
-    @property
-    def messages(self) -> int:
-        return sum(group.messages for group in self.groups)
-
-    def body(self) -> bytes:
-        return json.dumps(
-            {
-                "messages": self.messages,
-                "size": self.size,
-                "redelivered": self.redelivered,
-                "oldest": self.oldest,
-                "newest": self.newest,
-                "digest": self.digest.hexdigest(),
-                "groups": self.groups,
-            }
-        ).encode()
-
-
 class Part:
     """A segment that is written to, by the process that holds its lock.
 
     Its file is `<uuid>.part` in the folder of open ones until it is sealed.
     """
 
-    def __init__(self, path: Path, file: BinaryIO, found: _Sum, end: int) -> None:
-        self.path = path
-        self._file, self._sum, self.end = file, found, end
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path, self.end = path, 0
+        self._file, self._digest, self._groups = file, xxhash.xxh3_128(), []
         self._broken = False
 
     # Keeps Q1.
@@ -209,11 +168,11 @@ class Part:
             if hold(file, path):
                 break
             file.close()  # Somebody took it for one that a dead receiver left.
-        made = cls(path, file, _Sum(), 0)
+        made = cls(path, file)
         created = now.astimezone(UTC).strftime("%Y%m%dT%H%M%S")
         head = {"format": FORMAT, "pipeline": pipeline, "address": address, "created": created}
         try:
-            made._write(framed(HEAD, 0, json.dumps(head).encode(), 0))
+            _put(file, made._next(HEAD, 0, json.dumps(head).encode()))
             os.fsync(file.fileno())
             sync_folder(folder)
         except OSError:
@@ -231,13 +190,12 @@ class Part:
         body = pa.BufferOutputStream()
         with pa.ipc.new_stream(body, SCHEMA, options=_LZ4) as stream:
             stream.write_batch(batch)
-        data = framed(GROUP, batch.num_rows, body.getvalue().to_pybytes(), self.end)
+        data = self._next(GROUP, batch.num_rows, body.getvalue().to_pybytes())
         failpoints.point("receive.before_append")
-        self._sum.add(self.end, batch)
         with self._once_broken():
-            self._write(data[: len(data) // 2])
+            _put(self._file, data[: len(data) // 2])
             failpoints.point("receive.torn_append")
-            self._write(data[len(data) // 2 :])
+            _put(self._file, data[len(data) // 2 :])
             failpoints.point("receive.before_sync")
             os.fdatasync(self._file.fileno())
         failpoints.point("receive.after_sync")
@@ -255,24 +213,35 @@ class Part:
             self._broken = True
             raise
 
-    def _write(self, data: bytes) -> None:
-        _put(self._file, data)
-        self._sum.digest.update(data)
-        self.end += len(data)
+    def _next(self, magic: bytes, messages: int, body: bytes) -> bytes:
+        """The bytes of the next frame, which counts as written from now on."""
+        frame = Frame(magic=magic, messages=messages, body=body, at=self.end)
+        return self.pass_frame(frame) + body
+
+    def pass_frame(self, frame: Frame) -> bytes:
+        """Count a frame at the end of the others. Returns its bytes before the body."""
+        start = frame.start
+        self._digest.update(start)
+        self._digest.update(frame.body)
+        if frame.magic == GROUP:
+            self._groups.append(Group(frame.at, frame.messages))
+        self.end = frame.end
+        return start
 
     def seal(self, folder: Path) -> Path | None:
         """End the segment: its foot, then its name among the sealed ones, each durably. None: it
         has no message, and was removed. OSError: as of `append`.
         """
-        if not self._sum.groups:
+        if not self._groups:
             self.path.unlink()
             self.close()
             return None
-        at = self.end
-        foot = framed(FOOT, self._sum.messages, self._sum.body(), at)
+        foot = {"digest": self._digest.hexdigest(), "groups": self._groups}
+        messages, at = sum(group.messages for group in self._groups), self.end
+        data = self._next(FOOT, messages, json.dumps(foot).encode())
         failpoints.point("receive.before_seal")
         with self._once_broken():
-            self._write(foot + _END.pack(at))
+            _put(self._file, data + _NUMBER.pack(at))
             os.fsync(self._file.fileno())
             return self._publish(folder)
 
@@ -336,22 +305,25 @@ def recover(path: Path, sealed: Path) -> Path | None:
     with file:
         if not hold(file, path):
             return None
-        found, last, end = _walk(file)
-        if (behind := _whole_behind(file, end)) is not None:
+        part, last = Part(path, file), None
+        while (frame := frame_at(file, part.end)) and frame.magic == (GROUP if part.end else HEAD):
+            part.pass_frame(frame)
+            last = frame
+        if (behind := _whole_behind(file, part.end)) is not None:
             raise CorruptionError(
                 f"{path} is damaged: a whole frame begins at byte {behind}, behind bytes from "
-                f"{end} on that are none. Messages in it were acknowledged, so nothing was "
+                f"{part.end} on that are none. Messages in it were acknowledged, so nothing was "
                 "changed; restore it from a copy"
             )
         failpoints.point("receive.before_cut")
-        _keep_torn(file, path, end)
+        _keep_torn(file, path, part.end)
         if last is not None:
             file.seek(last.at)
             _put(file, last.start + last.body)
-        file.truncate(end)
-        file.seek(end)
+        file.truncate(part.end)
+        file.seek(part.end)
         failpoints.point("receive.after_cut")
-        return Part(path, file, found, end).seal(sealed)
+        return part.seal(sealed)
 
 
 def torn(part: Path) -> Path:
@@ -370,45 +342,30 @@ def _keep_torn(file: BinaryIO, path: Path, end: int) -> None:
             write_new(torn(path), cut)
 
 
-def _walk(file: BinaryIO) -> tuple[_Sum, Frame | None, int]:
-    """What the whole groups at the beginning come to, the last of them, and where it ends."""
-    found, last, end = _Sum(), None, 0
-    while (frame := frame_at(file, end)) and frame.magic == (GROUP if end else HEAD):
-        found.digest.update(frame.start)
-        found.digest.update(frame.body)
-        if frame.magic == GROUP:
-            found.add(end, frame.batch())
-            last = frame
-        end = frame.end
-    return found, last, end
+def _frames(file: BinaryIO, at: int) -> Iterator[Frame]:
+    """The whole frames from a position on, wherever they are."""
+    if os.fstat(file.fileno()).st_size <= at:
+        return
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for match in _MAGIC.finditer(data, at):
+            frame = frame_at(file, match.start()) if match.start() >= at else None
+            if frame:
+                at = frame.end
+                yield frame
 
 
 def _whole_behind(file: BinaryIO, end: int) -> int | None:
-    """Where a whole frame begins behind the groups; their own foot is none of these."""
-    if os.fstat(file.fileno()).st_size <= end:
-        return None
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for match in _MAGIC.finditer(data, end):
-            frame = frame_at(file, match.start())
-            if frame and not (frame.magic == FOOT and frame.at == end):
-                return frame.at
-    return None
+    """Where a whole frame begins behind the groups; their own foot does not count."""
+    frames = _frames(file, end)
+    return next((each.at for each in frames if (each.magic, each.at) != (FOOT, end)), None)
 
 
 def whole_messages(path: Path) -> int:
     """How many messages the whole groups of a damaged segment have, wherever they are; at least 1,
-    as none is sealed without.
+    as receive seals no segment without a message.
     """
-    found = end = 0
     with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                for match in _MAGIC.finditer(data):
-                    frame = frame_at(file, match.start()) if match.start() >= end else None
-                    if frame:
-                        end = frame.end
-                        found += frame.messages if frame.magic == GROUP else 0
-    return max(found, 1)
+        return max(1, sum(each.messages for each in _frames(file, 0) if each.magic == GROUP))
 
 
 def read_head(path: Path) -> Head:
@@ -424,33 +381,33 @@ def read_head(path: Path) -> Head:
 
 
 def read_foot(path: Path) -> Foot:
-    """What a sealed segment has. CorruptionError: it has no foot, or a damaged one."""
+    """The content of a sealed segment. CorruptionError: it has no foot, or a damaged one."""
     with open(path, "rb") as file:
         length = os.fstat(file.fileno()).st_size
-        file.seek(max(0, length - _END.size))
-        end = file.read()
-        at = _END.unpack(end)[0] if len(end) == _END.size else length
+        file.seek(max(0, length - _NUMBER.size))
+        at = int.from_bytes(file.read(), "little")
         frame = frame_at(file, at) if at < length else None
-    if frame is None or frame.magic != FOOT or frame.end + _END.size != length:
+    if frame is None or frame.magic != FOOT or frame.end + _NUMBER.size != length:
         raise CorruptionError("it does not end as a sealed segment of a queue")
     found = json.loads(frame.body)
-    groups = tuple(Group(*group) for group in found.pop("groups"))
-    return Foot(**found, at=frame.at, groups=groups)
+    groups = tuple(Group(*group) for group in found["groups"])
+    return Foot(digest=found["digest"], at=frame.at, groups=groups)
 
 
 def read_groups(
-    path: Path, foot: Foot, start: int, end: int
+    path: Path, start: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The groups with messages of [start, end), whole, each with the number of its first message.
-
-    CorruptionError: one is damaged.
+    """The messages [start, end) of a sealed segment, group by group, each batch with the number of
+    its first message. `end`: None: all. CorruptionError: the foot or a group is damaged.
     """
+    foot, first = read_foot(path), 0
+    end = foot.messages if end is None else end
     with open(path, "rb") as file:
-        first = 0
         for group in foot.groups:
-            if first < end and start < first + group.messages:
+            low, high = max(start - first, 0), min(end - first, group.messages)
+            if low < high:
                 frame = frame_at(file, group.at)
                 if frame is None or (frame.magic, frame.messages) != (GROUP, group.messages):
                     raise CorruptionError(f"the group at byte {group.at} is damaged")
-                yield first, frame.batch()
+                yield first + low, frame.batch().slice(low, high - low)
             first += group.messages

@@ -4,7 +4,6 @@
     <spool>/<pipeline>/open/<uuid>.torn                  what was cut from a part, for a person
     <spool>/<pipeline>/sealed/<time in UTC>-<uuid>.seg
     <spool>/<pipeline>/removed/<content>                 says that collect has removed that segment
-    <spool>/<pipeline>/timed                             says that ids have the time of publishing
 """
 
 import errno
@@ -70,18 +69,6 @@ class Spool:
     def sealed(self) -> Path:
         """The folder of the segments."""
         return self.path / "sealed"
-
-    # Keeps Q4.
-    def is_timed(self) -> bool:
-        """Whether ids have the time of publishing, where a topic may be another one by now. A spool
-        that has segments without goes on so: their messages may come again.
-        """
-        note = self.path / "timed"
-        with suppress(OSError):  # `make` says what is wrong.
-            if not self.sealed.exists():
-                make_folder(self.path)
-                write_new(note, b"")
-        return note.exists()
 
     def make(self) -> None:
         """Make the folders that are not there, durably. UnavailableError: they cannot be made."""

@@ -11,7 +11,7 @@ import base64
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
@@ -87,13 +87,35 @@ class RowLines(Lines):
         return super().nbytes + (self.rows.nbytes if self.rows is not None else 0)
 
 
+class ByContent:
+    """Finds claimed files by the digest of all their bytes, each content once for all its claims.
+    """
+
+    def __init__(self) -> None:
+        self._paths: dict[str, str | Path] = {}
+
+    def path(self, claim: Claim, places: Iterable[str | Path]) -> str | Path | None:
+        """The first of some files that has the claimed content. CorruptionError: the claim does
+        not say what that is.
+        """
+        content, size = claim.evidence.get("content"), claim.evidence.get("bytes")
+        if content is None or size is None:
+            raise CorruptionError(f"the claim of {claim.name!r} has no evidence of a whole file")
+        path = self._paths.get(content)
+        if path is None:
+            path = next((path for path in places if _has(path, size, content)), None)
+            if path is not None:
+                self._paths[content] = path
+        return path
+
+
 class Parts:
     """Finds claimed files by their content, and reads their rows."""
 
     def __init__(self, others: Callable[[], list[str]]) -> None:
         """`others`: all files that a renamed one may be among."""
         self._others = others
-        self._found: dict[str, str] = {}
+        self._files = ByContent()
         self._links = count()
         self._folder = tempfile.TemporaryDirectory(prefix="semel-audit-")
         self._judge = duckdb.connect()
@@ -130,16 +152,10 @@ class Parts:
         self, claim: Claim, batch: int, source: Records, record_id: Collection[str]
     ) -> Iterator[Lines]:
         """The rows of a claim. SourceError: no file has its content."""
-        content, size = claim.evidence.get("content"), claim.evidence.get("bytes")
-        if content is None or size is None:
-            raise CorruptionError(f"the claim of {claim.name!r} has no evidence of a whole file")
-        path = self._found.get(content)
-        if path is None:  # Each content is looked for once, by all claims of it.
-            path = next((p for p in self._places(claim, size) if _has(p, size, content)), None)
-            if path is None:
-                raise SourceError("neither it nor a renamed file has the claimed content")
-            self._found[content] = path
-        return self.rows(path, claim, batch, source, record_id, size=size)
+        path = self._files.path(claim, self._places(claim))
+        if path is None:
+            raise SourceError("neither it nor a renamed file has the claimed content")
+        return self.rows(path, claim, batch, source, record_id, size=claim.evidence["bytes"])
 
     def rows(
         self,
@@ -162,15 +178,12 @@ class Parts:
         reading = _Reading(self, claim, batch, source, record_id, link, size, first, fixed)
         return reading.run()
 
-    def _places(self, claim: Claim, size: int) -> Iterator[str]:
+    def _places(self, claim: Claim) -> Iterator[str]:
         yield claim.name
-        for path in self._others():
-            with suppress(OSError):
-                if path != claim.name and os.stat(path).st_size == size:
-                    yield path
+        yield from (path for path in self._others() if path != claim.name)
 
 
-def _has(path: str, size: int, content: str) -> bool:
+def _has(path: str | Path, size: int, content: str) -> bool:
     with suppress(OSError):
         return os.stat(path).st_size == size and checksum(path) == content
     return False

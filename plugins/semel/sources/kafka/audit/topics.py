@@ -24,9 +24,8 @@ from semel.sources.reread import (
     Lines,
     Messages,
     bad_csv,
+    columns_of,
     in_order,
-    texts_of,
-    times_of,
 )
 
 if TYPE_CHECKING:
@@ -249,27 +248,17 @@ def _beside(
     source: KafkaSource, found: Sequence["Message"]
 ) -> tuple[pa.StructArray | None, dict[int, str]]:
     """The columns that are not of the value; and the messages with one that does not fit."""
-    columns: dict[str, pa.Array] = {}
-    bad: dict[int, str] = {}
     raw: dict[str, list[bytes | None]] = {}
+    times = {}
     if source.key:
         raw[source.key] = [message.key() for message in found]
     for name, header in source.headers.items():
         if header != ALL:  # Nested, and so not compared.
             raw[name] = [_last(message.headers(), header) for message in found]
-    for name, values in raw.items():
-        if source.columns[name] == "binary":
-            columns[name] = pa.array(values, pa.binary())
-            continue
-        columns[name], more = texts_of(name, values)
-        bad |= more
     if source.timestamp:
-        known = [stamp if kind else None for kind, stamp in (m.timestamp() for m in found)]
-        columns[source.timestamp], more = times_of(source.timestamp, known, 1_000)
-        bad |= more
-    if not columns:
-        return None, bad
-    return pa.StructArray.from_arrays(list(columns.values()), list(columns)), bad
+        stamps = (message.timestamp() for message in found)
+        times[source.timestamp] = [stamp if kind else None for kind, stamp in stamps]
+    return columns_of(source.columns, raw, times, per_second=1_000)
 
 
 def _last(headers: list[tuple[str, bytes | None]] | None, name: str) -> bytes | None:
