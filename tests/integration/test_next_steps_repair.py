@@ -587,3 +587,17 @@ def test_a_file_in_the_place_of_one_of_ids(bench: Workbench, ledger: Ledger, she
     step = shell.fails("semel exact events")
     path.rename(bench.folder / "aside")
     assert "8 ids of 1 batch are known" in shell.runs(step)
+
+
+def test_ids_that_the_ledger_lost(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+    """The audit reads no catalog: the same run ends once the table is restored."""
+    spec = first_batch(bench, ledger, events(0, 8))
+    bench.write("in/b.jsonl", events(4, 12))
+    sql(ledger, "CREATE TABLE kept AS SELECT * FROM semel.ids_1 WHERE kind = 0")
+    sql(ledger, "DELETE FROM semel.ids_1 WHERE kind = 0")
+    step = shell.fails("semel run events")
+    assert "are missing" in shell.err
+    sql(ledger, "INSERT INTO semel.ids_1 SELECT * FROM kept")
+    sql(ledger, "DROP TABLE kept")
+    shell.runs(step)
+    assert settled(spec).ids == ids(0, 12)

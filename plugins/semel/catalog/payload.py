@@ -29,7 +29,7 @@ from semel import failpoints, limits
 from semel.catalog import bloom, sortedids
 from semel.catalog.file_cache import Room
 from semel.catalog.runs import Run, payload_query
-from semel.errors import AttemptLostError, CorruptionError, UnavailableError
+from semel.errors import AGAIN, AttemptLostError, CorruptionError, UnavailableError
 from semel.ledger import Ledger, row
 from semel.model.buckets import Buckets
 
@@ -406,5 +406,6 @@ def _corrupt(run: Run, what: str) -> CorruptionError:
     return CorruptionError(
         f"id run {run.id_run_id} (pipeline {run.pipeline_id}, shard {run.shard}, segment "
         f"{run.segment_id}): {what}; without it duplicates would pass, so nothing was decided. "
-        "Restore the ledger's table from a backup"
+        "Restore the ledger's table from a backup",
+        next=AGAIN,
     )
