@@ -254,12 +254,12 @@ def _takes(spec: "Spec", found: "Gaps") -> list[str]:
 
 def _settles(spec: "Spec", found: "Gaps") -> list[str]:
     """The commands for refused files: what accepts each, or what reads it once it is corrected."""
-    from semel.repair.accept import command
+    from semel.repair.accept import choices, command
     from semel.reports.summary import run_of_days
 
     commands = {refusal: command(spec, refusal) for refusal in found.refusals[:FILES_NAMED_MAX]}
     lines = [f"next: {accept}" for accept in commands.values() if accept]
-    left = [refusal for refusal, accept in commands.items() if accept is None]
+    left = [refusal for refusal in commands if not choices(spec.source, refusal.reason)]
     days = {refusal.when.astimezone(UTC).date() for refusal in left if refusal.when}
     runs = f"semel run {spec.name}" if left and spec.source.select == "arrival" else ""
     if days and spec.source.select == "interval":
