@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -63,7 +64,10 @@ def options_of(doc: str, *, runs: int, **records: Any) -> argparse.ArgumentParse
 
 
 def parsed(parser: argparse.ArgumentParser, **smallest: Any) -> argparse.Namespace:
-    """The command line. With --smallest its defaults are these, and one counted run."""
+    """The command line. With --smallest its defaults are these, and one counted run. From now on
+    SIGTERM, which `timeout` sends, ends all blocks first, and so the servers of the benchmark.
+    """
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if parser.parse_args().smallest:
         parser.set_defaults(runs=1, results=UNTRACKED, **smallest)
     return parser.parse_args()

@@ -249,8 +249,8 @@ def _nats_default(folder: Path) -> Iterator[_Nats]:
 @contextmanager
 def _nats_of(folder: Path, pending: int | None) -> Iterator[_Nats]:
     server = nats_server.Nats(folder)
-    server.start()
     try:
+        server.start()
         yield _Nats(server, pending)
     finally:
         server.kill()
@@ -261,8 +261,8 @@ def _sqs(folder: Path, of: type[_Sqs] = _Sqs) -> Iterator[_Sqs]:
     with skipping():
         jars = maven.fetched(sqs_server.POM, KEPT, "ElasticMQ")
     server = sqs_server.ElasticMq(folder, jars, durable=False)
-    server.start()
     try:
+        server.start()
         yield of(server)
     finally:
         server.stop()
@@ -271,9 +271,9 @@ def _sqs(folder: Path, of: type[_Sqs] = _Sqs) -> Iterator[_Sqs]:
 @contextmanager
 def _pubsub(folder: Path) -> Iterator[_Pubsub]:
     server = pubsub_server.PsTest(folder, pubsub_server.built())
-    server.start()
-    os.environ["PUBSUB_EMULATOR_HOST"] = server.address
     try:
+        server.start()
+        os.environ["PUBSUB_EMULATOR_HOST"] = server.address
         yield _Pubsub(server)
     finally:
         server.stop()

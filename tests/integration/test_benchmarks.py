@@ -5,9 +5,13 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
+
+from fixtures.wait import wait_for
 
 pytestmark = pytest.mark.proof
 
@@ -41,6 +45,32 @@ def test_a_smallest_run_leaves_the_results_alone() -> None:
     asked = "import harness; print(harness.parsed(harness.options_of('', runs=5)).results)"
     found = [_run("-c", asked, *more).strip() for more in ([], ["--smallest"])]
     assert found == [str(TRACKED), str(ROOT / "build" / "bench" / "results")]
+
+
+def test_a_benchmark_that_is_terminated_ends_its_servers(tmp_path: Path) -> None:
+    """`timeout` sends SIGTERM: no server of a benchmark runs on after that."""
+    words = ["receive.py", "--services", "nats", "--runs", "50", "--results", str(tmp_path)]
+    benchmark = psutil.Popen(
+        [sys.executable, *words], cwd=ROOT / "benchmarks", stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    servers: list[psutil.Process] = []
+
+    def serves() -> bool:
+        servers[:] = benchmark.children(recursive=True)
+        return bool(servers)
+
+    try:
+        wait_for(serves, "the server of the benchmark", 60, 0.05)
+        benchmark.terminate()
+        assert benchmark.wait(60) != 0
+        _, alive = psutil.wait_procs(servers, 10)
+        assert not alive
+    finally:
+        for process in (benchmark, *servers):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        benchmark.wait(60)
 
 
 def _run(*arguments: str) -> str:

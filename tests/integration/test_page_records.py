@@ -63,7 +63,7 @@ def test_a_file_of_dead_letters_is_bounded(
     names the files that have all.
     """
     spec = first_batch(bench, ledger, [bad(f"{n:04}") for n in range(50)])
-    assert len(list(dead_letters.raw_letters(spec, 1))) == 50
+    assert len(list(dead_letters.raw_letters(dead_letters.marker_of(spec, 1)))) == 50
     whole = records._letters_file(spec, 1)
     monkeypatch.setattr(records, "PAGE_LETTERS_MAX", 7)
     *letters, last = records._letters_file(spec, 1).splitlines(keepends=True)

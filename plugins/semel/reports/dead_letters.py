@@ -87,11 +87,10 @@ def letters(
     )
 
 
-def raw_letters(spec: Spec, batch_id: int) -> Iterator[dict[str, Any]]:
+def raw_letters(marker: Marker) -> Iterator[dict[str, Any]]:
     """All dead letters of a finalized batch in their order in the files, each with its `raw`
     record. Raises TerminalError and CorruptionError as `letters` does.
     """
-    marker = marker_of(spec, batch_id)
     names = {claim.source_partition_id: claim.name for claim in marker.ranges}
     for file in files_of(marker):
         rows = _rows(marker.path_of(file), None)

@@ -151,15 +151,15 @@ def _short(value: Any) -> str:
 
 def _letters_file(spec: Spec, batch_id: int) -> bytes:
     """JSON Lines. If a bound left letters out, the last line has their number and the files of all."""
+    marker = dead_letters.marker_of(spec, batch_id)
     lines: list[bytes] = []
     size = 0
-    for letter in islice(dead_letters.raw_letters(spec, batch_id), PAGE_LETTERS_MAX):
+    for letter in islice(dead_letters.raw_letters(marker), PAGE_LETTERS_MAX):
         line = json.dumps(_plain(letter), ensure_ascii=False, default=str).encode() + b"\n"
         size += len(line)
         if size > PAGE_LETTERS_BYTES_MAX:
             break
         lines.append(line)
-    marker = dead_letters.marker_of(spec, batch_id)
     files = dead_letters.files_of(marker)
     if left_out := sum(file.records for file in files) - len(lines):
         paths = [str(marker.path_of(file)) for file in files]
