@@ -85,6 +85,7 @@ BAD_JSON = [
     (b'{"s":"\x00"}', Reason.encoding),
     (b'{"a":1}\x00{"a":1}', Reason.encoding),
     (b'{"a":1,"a":1}', Reason.duplicate_key),
+    (b'{"a":"x","a":1}', Reason.duplicate_key),
     (b'{"a":1,"\\u0061":null}', Reason.duplicate_key),
     (b'{"n":{"x":1,"x":1}}', Reason.duplicate_key),
     (b'{"a":"1"}', Reason.type_mismatch),

@@ -125,7 +125,7 @@ def test_only_bad_csv_is_named(raws: list[bytes]) -> None:
         (b'"m":%b', "m", b"1.25"),
         (b'"m":%b', "m", b'"x"'),
         (b'"m":%b', "m", b"NaN"),
-        (b'"l":[1.5,%b]', "l[]", b"1.25"),
+        (b'"l":[1.5,%b]', "l[1]", b"1.25"),
         (b'"s":{"d":%b}', "s.d", b"1.25"),
         (b'"s":{"d":%b}', "s.d", b"NaN"),
     ],

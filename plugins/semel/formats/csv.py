@@ -33,7 +33,6 @@ from semel.model.batch import Ignored
 from semel.model.reasons import Reason
 
 _BOM = b"\xef\xbb\xbf"
-_CR = 13
 _MARK = "a byte order mark within the file"
 _RETURN = "a carriage return (CR) without a line feed, or a quote that is not closed"
 _INTEGER = re.compile(r"[ \t]*-?[0-9]+[ \t]*")
@@ -257,7 +256,7 @@ class _CsvParser:
         codes = np.frombuffer(lines.data, np.uint8)
         places = self._quotes.doubtful(lines)
         if b"\r" in lines.data:
-            places = np.union1d(places, lines.holding(codes == _CR))
+            places = np.union1d(places, lines.matching(r"\r"))
         for at, text in zip(places.tolist(), lines.raws(places), strict=True):
             if why := self._quotes.fault(text):
                 found[at] = (Reason.malformed, _RETURN if why == OPEN and b"\r" in text else why)

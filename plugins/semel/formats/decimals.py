@@ -10,23 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.formats.lines import Lines
+
 DIGITS_MAX = 38
 """Of a decimal: of its text, those that are zeros too, and of the number with its type's scale."""
 
 _NUMBER = re.compile(r"[+-]?([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
 _POWER_CHARS_MAX = 3
 _PLAIN = b"0123456789.-"
-_LOOKED_AT = 12
 _ONE_DIGIT_MAX = 9
-_STRIDES = 4
-_PIECE = 1 << 17
-_ESCAPE = re.compile(rb"\\u00")
-_POINT_E = re.compile(rb"\.[eE]")
-# Of one byte: else numpy makes wider numbers of them.
-_ZERO, _TEN, _POINT, _SMALL, _E = (np.uint8(n) for n in (48, 10, ord("."), 32, ord("e")))
-_BEFORE, _BEHIND = np.zeros((2, 256), bool)
-_BEFORE[list(b"\0 \t,[:\"+-")] = True
-_BEHIND[list(b"\0 \t\r\n,]}\"")] = True
 
 
 def is_no_decimal(text: str, kind: pa.Decimal128Type) -> bool:
@@ -76,72 +68,14 @@ def all_plain(texts: pa.StringArray, kind: pa.Decimal128Type) -> bool:
     return not content.translate(None, _PLAIN)
 
 
-def suspicious(data: bytes | bytearray, start: int, end: int, scale: int) -> np.ndarray:
-    """Where in [start, end) a number may be that pyarrow must not read with a scale up to `scale`,
-    in order. It is nowhere else: a number is harmless whose exponent has one digit, or none, and
-    whose digits fit; and which is written without escapes.
+def suspicious(lines: Lines, scale: int) -> np.ndarray:
+    """The records in which a number may be that pyarrow must not read with a scale up to `scale`.
+    In no other: a number is harmless whose exponent has one digit, or none, and whose digits fit;
+    and which is written without escapes.
     """
-    codes = np.frombuffer(data, np.uint8)[start:end]
-    letters = _exponents(codes)
-    found = [_large(codes, letters)]
-    run = DIGITS_MAX + 1 - scale - (_ONE_DIGIT_MAX if len(letters) else 0)
-    found.append(_digits_in_a_row(codes, max(run, 1)))
-    if b"\\" in data:
-        # Digits and letters may be written as escapes.
-        found.append([match.start() - start for match in _ESCAPE.finditer(data, start, end)])
-    return np.unique(np.concatenate(found).astype(np.int64)) + start
-
-
-def _digits_in_a_row(codes: np.ndarray, run: int) -> np.ndarray:
-    """A place in each row of at least `run` digits; in rows of three quarters of that, perhaps."""
-    # Of each few bytes one is looked at, and what lies between them only where all of these fit.
-    step, steps = max(run // _STRIDES, 1), min(run, _STRIDES)
-    digit = codes[::step] - _ZERO < _TEN
-    many = digit[: max(len(digit) - steps + 1, 0)].copy()
-    for shift in range(1, steps):
-        many &= digit[shift : shift + len(many)]
-    places = np.flatnonzero(many) * step
-    for shift in range(1, (steps - 1) * step):
-        places = places[codes[places + shift] - _ZERO < _TEN]
-    return places
-
-
-def _exponents(codes: np.ndarray) -> np.ndarray:
-    """Where an `e` stands behind a digit or a point. In pieces that stay in the processor's cache:
-    at once it takes three times as long."""
-    found = [np.zeros(0, np.int64)]
-    for at in range(0, len(codes), _PIECE):
-        piece = codes[at : at + _PIECE + 1]
-        before, letter = piece[:-1], piece[1:] | _SMALL == _E
-        near = (before - _ZERO < _TEN) & letter
-        if _POINT_E.search(piece):
-            near |= (before == _POINT) & letter
-        found.append(np.flatnonzero(near) + at + 1)
-    return np.concatenate(found)
-
-
-def _large(codes: np.ndarray, letters: np.ndarray) -> np.ndarray:
-    """Those of the exponents that have two digits and more, but for zeros before them, in what
-    begins and ends as a number: in the texts of ids few do."""
-    edge = np.zeros(_LOOKED_AT + 3, np.uint8)
-    padded = np.concatenate((edge, codes, edge))
-    places = letters + len(edge)
-    behind = padded[places + 1]
-    first = places + 1 + ((behind == ord("+")) | (behind == ord("-")))
-    is_digit = [padded[first + step] - _ZERO < _TEN for step in (0, 1, 2)]
-    large = is_digit[0] & is_digit[1] & ((padded[first] != _ZERO) | is_digit[2])
-    places, first = places[large], first[large]
-    places = places[_leads_out(padded, first, 1, _BEHIND)]
-    return places[_leads_out(padded, places - 1, -1, _BEFORE)] - len(edge)
-
-
-def _leads_out(padded: np.ndarray, places: np.ndarray, step: int, outside: np.ndarray) -> np.ndarray:
-    """Whether digits and points lead from each place, in steps of 1 or -1, to a byte that is marked
-    in `outside`; or further than is looked."""
-    open_, out = np.arange(len(places)), np.ones(len(places), bool)
-    for shift in range(1, _LOOKED_AT):
-        found = padded[places[open_] + step * shift]
-        goes_on = (found - _ZERO < _TEN) | (found == _POINT)
-        out[open_] = goes_on | outside[found]
-        open_ = open_[goes_on]
-    return out
+    run = DIGITS_MAX + 1 - scale
+    beside_power = max(run - _ONE_DIGIT_MAX, 1)
+    return lines.matching(
+        rf"[0-9]{{{run}}}|[0-9]{{{beside_power}}}[0-9.]*[eE]|\\u00|"
+        r"[\x00-\x20,\[:\"+-][0-9]*\.?[0-9]*[eE][+-]?0*[1-9][0-9]+[\x00-\x20,\]}\"]"
+    )

@@ -21,16 +21,7 @@ from semel.declare.parts import REST_COLUMN, Unknown
 from semel.formats import words
 from semel.formats.blocks import line_ends
 from semel.formats.columns import as_read
-from semel.formats.jsonfaults import (
-    NUMBER,
-    Decimals,
-    Repeated,
-    Words,
-    nameable,
-    no_json,
-    no_object,
-    without_words,
-)
+from semel.formats.jsonfaults import Exact, no_object
 from semel.formats.jsontext import VALUE, Judge, Keys, Texts, map_column
 from semel.formats.lines import BadRecords, Fault, Lines
 from semel.formats.records import OFFSET, judge_lines
@@ -103,9 +94,8 @@ class _JsonParser:
         self._times_as_text = False
         self._set_options()
         self._decode = msgspec.json.Decoder(_struct(self._read_columns)).decode
-        self._words = Words(self._read_columns)
-        self._decimals = Decimals(self._read_columns)
-        self.finders = (self._faults, self._decimals.faults, Repeated(declared).faults)
+        self._exact = Exact(self._read_columns, declared)
+        self.finders = (self._refused, self._decimals, self._repeated)
 
     def _set_options(self) -> None:
         fields = [
@@ -135,7 +125,7 @@ class _JsonParser:
         data = np.frombuffer(lines.data, np.uint8)
         _require(lines, data[lines.starts] == ord("{"))
         _require(lines, data[lines.ends - 1] == ord("}"))
-        for at, fault in self._decimals.refused(lines).items():
+        for at, fault in self._exact.refused(lines):
             raise BadRecords(*fault, at)
         try:
             table, named = self._read(lines)
@@ -156,14 +146,14 @@ class _JsonParser:
 
     def _verdict(self, lines: Lines, message: str) -> BadRecords:
         """What pyarrow says of records. Of one alone, it is said in other words."""
+        if len(lines) == 1 and (fault := self._exact.fault(lines.raw(0))):
+            return BadRecords(*fault)
         detail, _, row = message.removeprefix("JSON parse error: ").partition(" in row ")
         index = int(row) if row.isdecimal() else None
         if "was specified twice" in message:
             return BadRecords(Reason.duplicate_key, detail, index)
         if "changed from" in message or not message.startswith("JSON parse error"):
-            if len(lines) == 1:
-                detail = self._words.unlike(lines.raw(0), detail)
-            return BadRecords(Reason.type_mismatch, detail, index)
+            return BadRecords(Reason.type_mismatch, f"expected other values: {detail}", index)
         return BadRecords(Reason.malformed, f"not JSON: {detail}", index)
 
     def _read(self, lines: Lines) -> tuple[pa.Table, bool]:
@@ -220,41 +210,30 @@ class _JsonParser:
         """See lines.Parser."""
         return raw.strip(_BLANK)
 
-    def _faults(self, lines: Lines) -> dict[int, Fault]:
-        """What is no JSON, and values of another kind than declared.
-
-        msgspec takes all that pyarrow takes but for NaN, Infinity and very deep nesting.
-        """
-        decode = self._decode
-        found: dict[int, Fault] = {}
+    def _refused(self, lines: Lines) -> dict[int, Fault]:
+        """What is wrong with records that msgspec refuses: it takes all that pyarrow takes but for
+        NaN, Infinity and very deep nesting."""
+        decode, bad = self._decode, []
         data, bounds = lines.data, zip(lines.starts.tolist(), lines.ends.tolist(), strict=True)
         for at, (start, end) in enumerate(bounds):
-            text = data[start:end]
             try:
-                decode(text)
-            except (msgspec.MsgspecError, RecursionError) as error:
-                if fault := self._fault(bytes(text), error):
-                    found[at] = fault
-        return found
+                decode(data[start:end])
+            except (msgspec.MsgspecError, RecursionError):
+                bad.append(at)
+        return self._judged(lines, bad)
 
-    def _fault(self, text: bytes, error: Exception) -> Fault | None:
-        """What an error of msgspec says of a record."""
-        if isinstance(error, msgspec.ValidationError):
-            if text[0] != _OPENS:
-                return Reason.malformed, no_object(text)
-            return Reason.type_mismatch, self._words.misfit(text, str(error), text)
-        if isinstance(error, RecursionError):
-            return None
-        plain = without_words(text, NUMBER)
-        if plain == text:
-            return Reason.malformed, no_json(text, str(error))
-        try:
-            self._decode(plain)
-        except msgspec.ValidationError as error:
-            return Reason.type_mismatch, self._words.misfit(text, str(error), plain)
-        except (msgspec.MsgspecError, RecursionError):
-            pass
-        return None
+    def _decimals(self, lines: Lines) -> dict[int, Fault]:
+        """The same of records with a decimal that may not fit."""
+        return self._judged(lines, self._exact.doubtful(lines))
+
+    def _repeated(self, lines: Lines) -> dict[int, Fault]:
+        """The same of records that repeat a key."""
+        faults = enumerate(map(self._exact.repeated, lines.data.split(b"\n")[:-1]))
+        return {at: fault for at, fault in faults if fault}
+
+    def _judged(self, lines: Lines, places: list[int]) -> dict[int, Fault]:
+        faults = zip(places, map(self._exact.fault, lines.raws(places)), strict=True)
+        return {at: fault for at, fault in faults if fault}
 
 
 # Keeps P30.
@@ -278,11 +257,16 @@ def _merged(
     return table.set_column(index, column, merged).drop_columns(list(others)), faults
 
 
+def _nameable(name: str) -> bool:
+    """Whether msgspec takes it for a key."""
+    return not any(char in '\\"' or char < " " for char in name)
+
+
 def _struct(schema: pa.Schema | pa.StructType) -> type[msgspec.Struct]:
     """A type that msgspec decodes a record as, or a part of it."""
     fields = []
     for at, field in enumerate(schema):
-        if nameable(field.name):
+        if _nameable(field.name):
             key = msgspec.field(name=field.name, default=None)
             fields.append((f"f{at}", _kind(field.type) | None, key))
     return msgspec.defstruct("Record", fields, gc=False)

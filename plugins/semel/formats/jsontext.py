@@ -379,7 +379,7 @@ class Keys:
 def keys_of(lines: Lines) -> Iterable[Iterable[str]]:
     """The keys of each record, once each."""
     found = _together(lines)
-    return (dict(_pairs(lines.raw(at))) for at in range(len(lines))) if found is None else found
+    return (dict(pairs_of(lines.raw(at))) for at in range(len(lines))) if found is None else found
 
 
 def _together(lines: Lines) -> list[dict[str, msgspec.Raw]] | None:
@@ -389,7 +389,7 @@ def _together(lines: Lines) -> list[dict[str, msgspec.Raw]] | None:
     return objects(lines.buffer(), len(lines)) if end - start <= limits.BLOCK_BYTES else None
 
 
-def _pairs(record: bytes | msgspec.Raw) -> Iterable[tuple[str, bytes]]:
+def pairs_of(record: bytes | msgspec.Raw) -> Iterable[tuple[str, bytes]]:
     """The keys of an object, with their texts; a key that repeats may be there once.
 
     Of a large object each is found when it is asked for.
@@ -401,7 +401,8 @@ def _pairs(record: bytes | msgspec.Raw) -> Iterable[tuple[str, bytes]]:
     return members(text)
 
 
-def _elements(array: bytes | msgspec.Raw) -> Iterable[bytes | msgspec.Raw]:
+def elements_of(array: bytes | msgspec.Raw) -> Iterable[bytes | msgspec.Raw]:
+    """The values of an array, each as its text."""
     try:
         return _ARRAY.decode(array)
     except (msgspec.MsgspecError, RecursionError):
@@ -426,10 +427,10 @@ def key_tree(declared: pa.Schema | pa.DataType) -> Any:
 def _unnamed(text: bytes | msgspec.Raw, tree: Any, path: str) -> Iterator[str]:
     """Such keys of a value of a type with declared ones, behind `path`."""
     if isinstance(tree, list):
-        for one in _elements(text):
+        for one in elements_of(text):
             yield from _unnamed(one, tree[0], path)
         return
-    for key, value in _pairs(text):
+    for key, value in pairs_of(text):
         if isinstance(tree, tuple):
             yield from _unnamed(value, tree[0], path)
         elif key not in tree:

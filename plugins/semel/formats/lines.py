@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.formats.blocks import RecordEnds
 from semel.model.batch import Ignored
@@ -90,10 +91,13 @@ class Lines:
         moved = np.repeat(places - lows, lasts - firsts + 1)
         return replace(self, data=joined, starts=self.starts + moved, ends=self.ends + moved)
 
-    def holding(self, marks: np.ndarray) -> np.ndarray:
-        """The indexes of packed records in which a byte of `data` is marked."""
-        marks[self.ends] = False
-        return np.flatnonzero(np.maximum.reduceat(marks.view(np.uint8), self.starts))
+    def matching(self, form: str) -> np.ndarray:
+        """The indexes of records in which a pattern (RE2, of bytes) is found, or in what lies
+        behind them before the next one."""
+        bounds = pa.py_buffer(np.append(self.starts, self.ends[-1]).astype(np.int32))
+        data = [None, bounds, pa.py_buffer(self.data)]
+        found = pc.match_substring_regex(pa.Array.from_buffers(pa.binary(), len(self), data), form)
+        return np.flatnonzero(found.to_numpy(zero_copy_only=False))
 
     @property
     def span(self) -> tuple[int, int]:

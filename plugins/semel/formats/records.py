@@ -52,7 +52,6 @@ out; of a record that is too long, `raw` is the first REJECTED_HEAD_BYTES bytes.
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = 32
-_BEYOND_ASCII = 128
 _QUICK = 1  # The number of the parser's first finder, behind that of bytes.
 _NUL: Fault = (Reason.encoding, "expected text, found a NUL byte")
 _NO_UTF8: Fault = (Reason.encoding, "expected text in UTF-8")
@@ -362,12 +361,9 @@ def printable(text: str) -> str:
 
 def _byte_faults(lines: Lines) -> dict[int, Fault]:
     """Records that are no text."""
-    found: dict[int, Fault] = {}
-    codes = np.frombuffer(lines.data, np.uint8)
-    if b"\0" in lines.data:
-        found = dict.fromkeys(lines.holding(codes == 0).tolist(), _NUL)
+    found: dict[int, Fault] = dict.fromkeys(lines.matching(r"\x00").tolist(), _NUL)
     if not lines.data.isascii():
-        places = lines.holding(codes >= _BEYOND_ASCII)
+        places = lines.matching(r"[\x80-\xff]")
         for at, raw in zip(places.tolist(), lines.raws(places), strict=True):
             try:
                 raw.decode()
