@@ -3,8 +3,9 @@
 The judge knows when each record was written, and in which batch it is, and nothing of the rule. An
 hour may be complete only when each record that was written for it is in a finalized batch. Files
 are written on, renamed and begun; runs come in order, late, again and together; their batches wait,
-land and are given up. A run begins after its interval, no file goes, each record is of the time of its
-write, and the file system knows when each file began.
+land and are given up. A run begins after its interval, no file goes, and the file system knows when
+each file began. Each record is of the time of its write: `delay` counts up to the last write of a
+file, so a late record in a file that grows on may miss its hour (docs/windows.md).
 
 `SEMEL_INTERVAL_HISTORIES=2000 SEMEL_SEED=1 pytest tests/chaos/test_interval_histories.py` runs so
 many, and `1000..2000` the second thousand of them.
