@@ -79,7 +79,7 @@ def _measure(data: Path, airflow: AirflowApi, options: Namespace) -> dict[str, A
     name = "trigger_to_finalized" + ("_submit" if options.submit else "")
     title = f"{options.records:,} records, {way}, median of {options.runs}"
     return {
-        "title": "B7: from trigger to finalized in Airflow",
+        "title": f"B7: from trigger to finalized in Airflow, by {way}",
         "headline": {
             f"{name}_s": round(statistics.median(ours for ours, _ in whole), 3),
             f"{name}_ratio_to_nothing": round(statistics.median(a / b for a, b in whole), 3),

@@ -1,4 +1,4 @@
-"""B9: what the pages in Airflow ask of a large ledger.
+"""B17: what the pages in Airflow ask of a large ledger.
 
     python benchmarks/pages.py
     python benchmarks/pages.py --records 1000000 --batches 1000 --runs 3
@@ -65,7 +65,7 @@ def _measure(place: Place, ledger: WatchedLedger, options: Namespace) -> dict[st
         harness.tell(f"  {name}: {whole} ms, slowest transaction {slowest} ms")
         rows.append([name, whole, slowest])
     return {
-        "title": "B9: pages",
+        "title": "B17: pages",
         "headline": {
             "page_ms_max": max(whole for _, whole, _ in rows),
             "page_transaction_ms_max": max(slowest for _, _, slowest in rows),

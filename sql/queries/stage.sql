@@ -35,6 +35,15 @@ WHERE batch_id = :batch_id AND status = 'planned';
 -- Keeps S23.
 SELECT started_at FROM semel.attempt WHERE attempt_id = :attempt_id;
 
+-- name: last_attempt
+-- With the last sign of life of the batch.
+SELECT a.attempt_id, a.fence, a.status, a.driver, a.started_at, a.reason, b.seen_at
+FROM semel.attempt AS a
+JOIN semel.batch AS b USING (batch_id)
+WHERE a.batch_id = :batch_id
+ORDER BY a.fence DESC
+LIMIT 1;
+
 -- name: attempt_status
 SELECT status, reason FROM semel.attempt WHERE attempt_id = :attempt_id;
 

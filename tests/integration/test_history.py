@@ -48,7 +48,8 @@ ASKED = {
     "pipelines": ("move_sink",),
     "plan": ("latest_batch", "claims", "covers"),
     "stage": (
-        "staged", "begin_attempt", "sign_of_life", "attempt_status", "seal", "other_digest", "lose",
+        "staged", "last_attempt", "begin_attempt", "sign_of_life", "attempt_status", "seal",
+        "other_digest", "lose",
     ),
 }  # fmt: skip
 """The statements that a run or a look at it makes of a growing table. What persons gave up is

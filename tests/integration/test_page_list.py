@@ -3,6 +3,7 @@
 import html
 import re
 import time
+from datetime import UTC, datetime
 
 import pytest
 
@@ -70,6 +71,65 @@ def test_a_committed_batch_whose_finalize_failed(
     assert "▶ in work batch 1 is planned, for" in listed(pages)["events"]
     pages.task("events", RUN, "commit", "failed", 4, "2026-11-01T10:00:00+00:00")
     assert "! failed batch 1 : commit failed: clear its run" in listed(pages)["events"]
+
+
+@pytest.mark.parametrize(
+    ("task", "state", "tries", "says"),
+    [
+        ("plan", "up_for_retry", 1, r"plan failed; Airflow tries again at 10:0\d UTC"),
+        ("receive", "failed", 4, "receive failed: clear it once its log says why"),
+        ("plan", "failed", 1, "plan failed: clear it once its log says why"),
+    ],
+)
+def test_a_run_that_failed_before_it_had_a_batch(
+    pages: Pages, bench: Workbench, task: str, state: str, tries: int, says: str
+) -> None:
+    """Only Airflow knows it: the list has it as failed, until a later plan has ended well."""
+    bench.spec()
+    end = "2026-11-01T10:00:00+00:00"
+    pages.task("events", RUN, task, state, tries, end)
+    text = listed(pages)["events"]
+    assert re.search(rf"! failed run manual__1 : {says}", text), text
+    assert f'href="/dags/events/runs/{RUN}"' in pages.get("/semel/").text
+    pages.task("events", "earlier", "plan", "success", 1, "2026-11-01T09:00:00+00:00")
+    assert "! failed" in listed(pages)["events"]
+    pages.task("events", "later", "plan", "success", 1, "2026-11-01T11:00:00+00:00")
+    is_tried_again = state == "up_for_retry"
+    assert ("! failed" in listed(pages)["events"]) == is_tried_again
+
+
+def test_a_failed_run_of_an_interval_stays_until_that_is_read(
+    pages: Pages, bench: Workbench, ledger: Ledger
+) -> None:
+    """Later intervals do not make up for it; a run of the same one does, also from the command line.
+    If the run was cleared and failed again, only a plan that ends well does.
+    """
+    source = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl"}
+    spec = bench.spec(source=source, schedule="@daily")
+    days = [datetime(2026, 11, day, tzinfo=UTC) for day in (1, 2, 3)]
+    first, second = (days[0], days[1]), (days[1], days[2])
+    end, later, again, last = (f"2026-11-03T1{hour}:00:00+00:00" for hour in range(4))
+    pages.task("events", "one", "plan", "failed", 1, end, interval=first)
+    pages.task("events", "two", "plan", "success", 1, later, interval=second)
+    assert "! failed run one : plan failed" in listed(pages)["events"]
+    bench.write("in/day-2026-11-01.jsonl", events(0, 10))
+    run(ledger, spec, "cli", first)
+    assert "failed" not in listed(pages)["events"]
+    pages.task("events", "three", "plan", "failed", 1, again, interval=first, cleared=1)
+    assert "! failed run three : plan failed" in listed(pages)["events"]
+    pages.task("events", "four", "plan", "success", 1, last, interval=first)
+    assert "failed" not in listed(pages)["events"]
+
+
+def test_a_failed_plan_of_a_batch_is_listed_once(
+    pages: Pages, bench: Workbench, ledger: Ledger
+) -> None:
+    """A run that has an open batch is listed with its batch."""
+    bench.write("in/a.jsonl", events(0, 10))
+    plan(ledger, bench.spec(), KEY)
+    pages.task("events", RUN, "plan", "failed", 4, "2026-11-01T10:00:00+00:00")
+    text = listed(pages)["events"]
+    assert "! failed batch 1 : plan failed: clear its run" in text and "run manual__1 :" not in text
 
 
 def test_a_broken_file_says_what_validate_says(

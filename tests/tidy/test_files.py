@@ -27,6 +27,16 @@ def test_nothing_of_this_machine_is_tracked() -> None:
                 raise AssertionError(f"{where}: holds {what}, {found[0]!r}; remove it")
 
 
+def test_each_part_of_the_results_has_a_heading_of_its_own() -> None:
+    """A page that cites a benchmark by its heading means one part of RESULTS.md."""
+    text = (tree.ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+    heads = re.findall(r"^## (B\d+: .*)$", text, re.MULTILINE)
+    assert len(heads) > 10 and sorted(heads) == sorted({*heads})
+    kinds = {head.partition(":")[0]: head for head in heads}
+    apart = {k for k in kinds if sum(h.startswith(f"{k}:") for h in heads) > 1} - {"B1", "B7"}
+    assert not apart, f"{apart} are numbers of two benchmarks each"
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     """A relative link in a document names a file of the project, and a heading that it has."""
     for path in tree.project_files():

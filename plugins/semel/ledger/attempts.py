@@ -24,6 +24,20 @@ def message(batch: Batch, attempt: Attempt, found: Row, became: Row) -> str:
     return f"{fact}, and nothing that it wrote is used: {winner(became)}"
 
 
+def before(batch: Batch, last: Row) -> str:
+    """What became of the attempt before the next one, as far as the ledger knows."""
+    whose = f"batch {batch.batch_id}: attempt {last['fence']} before this one"
+    about = f"(id {last['attempt_id']}, process {last['driver']})"
+    if last["status"] == AttemptStatus.LOST:
+        reason = (last["reason"] or "no reason is known").splitlines()[0]
+        return f"{whose} {about} is lost: {reason}"
+    began, seen = (last[key].astimezone(UTC) for key in ("started_at", "seen_at"))
+    return (
+        f"{whose} {about} is {last['status']} and did not end: it began at {began:%F %T} UTC, and "
+        f"its last sign of life was at {seen:%F %T} UTC. Its process was killed, or is at work"
+    )
+
+
 def winner(became: Row) -> str:
     """Which attempt committed, of which run and when, and what it came to; or where it stands."""
     whose = f"batch {became['batch_id']} (run {run_of(became['request_key'])})"

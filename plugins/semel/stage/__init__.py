@@ -93,6 +93,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
         done = row(connection, "stage", "staged", batch_id=batch_id)
         found = rows(connection, "plan", "claims", batch_id=batch_id)
         claims = [Claim.from_row(r) for r in found]
+        last = row(connection, "stage", "last_attempt", batch_id=batch_id)
         known = owned.known_batches(connection, pipeline)
     if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
         return Staged(batch=batch, attempt=None, found=True, counts=Counts.from_row(done))
@@ -114,6 +115,8 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
     if done is not None:
         attempt = Attempt.from_row(done)
         return Staged(batch=batch, attempt=attempt, found=True, counts=Counts.from_row(done))
+    if last is not None:
+        log(attempts.before(batch, last))
     source = open_source(spec)
     context = StageContext(
         ledger=ledger,

@@ -55,7 +55,7 @@ from semel.airflow.page.common import (
     spec_of,
     wrong_lines,
 )
-from semel.airflow.page.failures import failures_of
+from semel.airflow.page.failures import failed_runs, failures_of
 from semel.airflow.page.looks import Looks
 from semel.airflow.page.plot import DAY_PARTS, HEIGHT, plot_days
 from semel.airflow.page.shown import PAGE_BATCHES, Declared, Overview
@@ -334,10 +334,13 @@ def _checked(state: Files, turn: int) -> Declared:  # noqa: ARG001 - the next tu
 
 
 def _as_airflow_knows(found: list[Overview]) -> list[Overview]:
-    """With what Airflow knows: which DAGs are paused, and the failed tasks of open batches."""
+    """With what Airflow knows: which DAGs are paused, the failed tasks of open batches, and the runs
+    that failed before they had a batch.
+    """
     paused = paused_dags([one.name for one in found])
     keys = {b.batch_id: dag_run_of(b.request_key) for one in found for b in one.opened}
     failures = failures_of({batch: key for batch, key in keys.items() if key})
+    runs = failed_runs(one.name for one in found)
     return [
         replace(
             one,
@@ -345,6 +348,10 @@ def _as_airflow_knows(found: list[Overview]) -> list[Overview]:
             failures={
                 b.batch_id: failures[b.batch_id] for b in one.opened if b.batch_id in failures
             },
+            failed_runs=tuple(
+                run for run in runs.get(one.name, ())
+                if one.lacks(run) and (one.name, run.run_id) not in keys.values()
+            ),
         )
         for one in found
     ]

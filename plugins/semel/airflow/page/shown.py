@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from semel import limits, pipeline
-from semel.airflow.page.failures import Failure
+from semel.airflow.page.failures import FailedRun, Failure
 from semel.declare.parts import ORPHAN_SECONDS, Select
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.declare.yaml import declared_name
@@ -72,7 +72,8 @@ class Overview:
     the last plan refused; if `looked`, that a plan would refuse now. `spec`: None if no file
     declares it here, or if it is `wrong`: then these are the lines of `semel validate`.
     `due`: the last intervals that are over; `complete`: those of which a run has finalized all, or
-    found nothing. `failures`: those of open batches that Airflow knows of.
+    found nothing. `covered`: the intervals that runs have finalized. `failures`: those of open
+    batches that Airflow knows of. `failed_runs`: runs that failed before they had a batch.
     """
 
     name: str
@@ -85,7 +86,9 @@ class Overview:
     wrong: tuple[str, ...] = ()
     complete: int = 0
     due: int = 0
+    covered: Times = Times()
     failures: Mapping[int, Failure] = field(default_factory=dict)
+    failed_runs: tuple[FailedRun, ...] = ()
     paused: bool = False
 
     @property
@@ -108,6 +111,17 @@ class Overview:
         failure = self.failures.get(batch.batch_id)
         return failure and failure.again
 
+    def lacks(self, run: FailedRun) -> bool:
+        """Whether nothing has made up for a run that failed before it had a batch: no other run has
+        read its interval, or what has arrived.
+        """
+        if run.failure.again:
+            return True
+        if self.spec is None or self.spec.source.select is not Select.INTERVAL:
+            return not run.planned_since
+        covered = run.interval is not None and not self.covered.holes(*run.interval)
+        return not run.same_since and not (run.fresh and covered)
+
     @property
     def silent(self) -> int:
         return sum(batch.silent for batch in self.opened)
@@ -128,7 +142,7 @@ class Overview:
         """The worst of what is known of it."""
         if self.wrong:
             return State.BROKEN
-        if self.failed:
+        if self.failed or self.failed_runs:
             return State.FAILED
         if self.refused:
             return State.REFUSED
@@ -142,7 +156,9 @@ class Overview:
         with intervals that are not complete.
         """
         rank = {State.BROKEN: 0, State.FAILED: 1, State.REFUSED: 2}.get(self.state, 5)
-        if self.state is State.FAILED and self.retry(self.failed[0]):
+        retries = [self.retry(b) for b in self.failed]
+        retries += [run.failure.again for run in self.failed_runs]
+        if self.state is State.FAILED and all(retries):
             rank = 4
         elif self.silent:
             rank = min(rank, 3)
@@ -214,7 +230,7 @@ def overviews(
         own = {key: r[key] for key in OpenBatch.__dataclass_fields__ if key != "status"}
         of_open[r["name"]].append(OpenBatch(status=BatchStatus(r["status"]), **own))
     open_count = {r["name"]: r["batches"] for r in opened}
-    of_time = {r["name"]: r["covered"] for r in covered}
+    of_time = {r["name"]: Times.from_ledger(r["covered"]) for r in covered}
     return [
         Overview(
             name=name,
@@ -224,17 +240,17 @@ def overviews(
             refused=refused.get(name, 0),
             spec=declared.specs.get(name),
             wrong=declared.wrong.get(name, ()),
+            covered=of_time.get(name, Times()),
             **_complete(declared.specs.get(name), of_time.get(name), now),
         )
         for name in names
     ]
 
 
-def _complete(spec: Spec | None, of_time: Any, now: datetime) -> dict[str, int]:
+def _complete(spec: Spec | None, covered: Times | None, now: datetime) -> dict[str, int]:
     """How many of the last intervals are complete: those since the first that a run has covered."""
-    if spec is None or of_time is None or spec.source.select is not Select.INTERVAL:
+    if spec is None or covered is None or spec.source.select is not Select.INTERVAL:
         return {}
-    covered = Times.from_ledger(of_time)
     cells = [cell for cell in _over(spec.schedule, now) if cell[1] > covered.ranges[0][0]]
     return {"due": len(cells), "complete": sum(not covered.holes(*cell) for cell in cells)}
 
