@@ -190,6 +190,7 @@ def test_others_callbacks_stay() -> None:
     """A DAG's own callbacks of failures, given or by default, are called too."""
     from airflow.sdk import DAG
 
+    from semel.airflow import told
     from semel.airflow.notify import OnFailure
     from semel.airflow.operators import CollectOperator, FinalizeOperator
 
@@ -198,8 +199,8 @@ def test_others_callbacks_stay() -> None:
         default = FinalizeOperator(task_id="a", pipeline="events")
     own = CollectOperator(task_id="b", pipeline="events", on_failure_callback=given.append)
     for task in (default, own):
-        theirs, ours = task.on_failure_callback
-        assert theirs == given.append and isinstance(ours, OnFailure)
+        theirs, ours, last = task.on_failure_callback
+        assert theirs == given.append and isinstance(ours, OnFailure) and last == told.say_failed
 
 
 WRONG = [

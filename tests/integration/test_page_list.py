@@ -44,6 +44,7 @@ def failed_batch(bench: Workbench, ledger: Ledger) -> None:
     [
         ("up_for_retry", 1, r"batch 1 : stage failed; Airflow tries again at 10:0[01] UTC"),
         ("up_for_retry", 3, r"batch 1 : stage failed; Airflow tries again at 10:0[01] UTC"),
+        ("up_for_retry", 5, r"batch 1 : stage failed; Airflow tries again at 10:0[2-5] UTC"),
         ("failed", 4, r"batch 1 : stage failed: clear its run manual__1 once its log says why"),
         ("running", 2, r"batch 1 : its last attempt failed: manual__1"),
     ],

@@ -43,7 +43,7 @@ DEFAULT_ARGS = {
     "owner": "semel",
     "retries": 3,
     "retry_delay": timedelta(seconds=10),
-    "retry_exponential_backoff": True,
+    "retry_exponential_backoff": 2.0,
     "max_retry_delay": timedelta(minutes=5),
     "weight_rule": "upstream",
 }

@@ -19,12 +19,12 @@ from urllib.parse import quote, urlsplit
 
 from airflow.configuration import conf
 from airflow.sdk import BaseNotifier, Connection
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException
 from asgiref.sync import sync_to_async
 
 from semel import pipeline, settings
 from semel.airflow import intervals, surroundings
-from semel.airflow.told import TaskFailed, doing
+from semel.airflow.told import failure_text
 from semel.errors import SemelError, TerminalError
 from semel.pipeline.spec import Spec
 from semel.reports import summary
@@ -64,7 +64,7 @@ class Message:
             task=ti.task_id,
             run=ti.run_id,
             interval=_interval(context, spec),
-            error=_error(context, spec),
+            error=failure_text(context, spec.name),
             log=ti.log_url,
         )
 
@@ -266,17 +266,3 @@ def _interval(context: Mapping[str, Any], spec: Spec) -> str:
     except TerminalError:  # That may be why the task failed.
         between = None
     return summary.interval(*between) if between else ""
-
-
-def _error(context: Mapping[str, Any], spec: Spec) -> str:
-    """The words of an error that semel tells; of another its kind alone, for it may hold anything.
-
-    What Airflow's DAG processor knows of a killed task is no exception.
-    """
-    error = context.get("exception")
-    if isinstance(error, TaskFailed | AirflowFailException):
-        return str(error)
-    if isinstance(error, SemelError):  # Airflow before 3.3.
-        return f"{error}\nnext: {error.next_step(doing(context, spec.name, None, error))}"
-    kind = type(error).__name__ if isinstance(error, BaseException) else "its process died"
-    return f"{kind}\nnext: read the log, then clear the task"

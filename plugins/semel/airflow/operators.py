@@ -60,7 +60,10 @@ class VerbOperator(BaseOperator):
         if told.HAS_POLICIES:
             kwargs["retry_policy"] = told.OnlyWhatMaySucceed()
         super().__init__(**kwargs)
-        self.on_failure_callback = [*self.on_failure_callback, notify.OnFailure()]
+        self.on_failure_callback = [
+            *self.on_failure_callback, notify.OnFailure(), told.say_failed
+        ]
+        self.on_retry_callback = [*self.on_retry_callback, told.say_retry]
         self.pipeline = pipeline
         self.folder = folder
         self.declaration: str | None = None

@@ -5,12 +5,17 @@ Airflow prints the traceback of each exception but SystemExit. So a failure that
 logged, line by line, and ends the task by a SystemExit; a retry policy says whether the same call
 may succeed later. Airflow before 3.3 has no such policies: there a task that must not be retried
 raises AirflowFailException, with its traceback.
+
+The last lines of a failed task's log say what Airflow does now. Its own callbacks log them, because
+only they know that: `say_retry` when Airflow tries the task again, `say_failed` when it does not.
 """
 
 import re
 import textwrap
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from logging import Logger
+from types import SimpleNamespace
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -109,3 +114,68 @@ def failed(log: Logger, error: SemelError, doing: Doing) -> BaseException:
     if HAS_POLICIES:
         return TaskFailed(error, text)
     return AirflowFailException(text) if isinstance(error, TerminalError) else error
+
+
+def failure_text(context: Mapping[str, Any], pipeline: str) -> str:
+    """The lines of the error that ended a task, and the step of it. Of an error that is not semel's
+    it has the kind alone, for such a message may hold anything.
+
+    What Airflow's DAG processor knows of a killed task is no exception.
+    """
+    error = context.get("exception")
+    if isinstance(error, TaskFailed | AirflowFailException):
+        return str(error)
+    if isinstance(error, SemelError):  # Airflow before 3.3.
+        return f"{error}\nnext: {error.next_step(doing(context, pipeline, None, error))}"
+    kind = type(error).__name__ if isinstance(error, BaseException) else "its process died"
+    return f"{kind}\nnext: read the log, then clear the task"
+
+
+def say_retry(context: Mapping[str, Any]) -> None:
+    """Log when Airflow tries a failed task again. Airflow calls it once that is certain."""
+    ti = context["ti"]
+    number = f"try {ti.try_number + 1} of {ti.max_tries + 1}"
+    context["task"].log.info(
+        "Airflow tries this task again at %s UTC (%s, retry_delay)",
+        f"{_next_try(context).astimezone(UTC):%F %T}",
+        number,
+    )
+
+
+def say_failed(context: Mapping[str, Any]) -> None:
+    """Log why Airflow does not try a failed task again, and the step of its error as the last line.
+    """
+    ti, log, error = context["ti"], context["task"].log, context.get("exception")
+    why = ""
+    if getattr(error, "terminal", False) or isinstance(error, AirflowFailException):
+        why = ": the same call would fail again"
+    elif ti.try_number > ti.max_tries:
+        why = f": no try is left after {ti.try_number} of {ti.max_tries + 1}"
+    log.error("Airflow does not try this task again%s", why)
+    *_, last = failure_text(context, context["task"].pipeline).splitlines()
+    if last.startswith("next: "):
+        for line in lines_of(last):
+            log.error(line)
+
+
+def _next_try(context: Mapping[str, Any]) -> datetime:
+    """The time of a task's next try, as Airflow's scheduler computes it of these fields."""
+    from airflow.models.taskinstance import TaskInstance
+
+    ti, task = context["ti"], context["task"]
+    backoff = task.retry_exponential_backoff
+    delays = SimpleNamespace(
+        retry_delay=task.retry_delay,
+        max_retry_delay=task.max_retry_delay,
+        retry_exponential_backoff=2.0 if backoff is True else backoff,  # As serialized.
+    )
+    known = SimpleNamespace(
+        dag_id=ti.dag_id,
+        task_id=ti.task_id,
+        try_number=ti.try_number,
+        task=delays,
+        logical_date=context["dag_run"].logical_date,
+        end_date=ti.end_date or datetime.now(UTC),
+        retry_delay_override=None,
+    )
+    return TaskInstance.next_retry_datetime(known)
