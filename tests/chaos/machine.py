@@ -6,7 +6,7 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from multiprocessing.context import BaseContext
@@ -21,7 +21,7 @@ from fixtures.batches.faults import Children
 from fixtures.batches.workbench import Workbench
 from fixtures.spark.local import LocalEngine
 from machine_clock import Clock, Killed, Mortal
-from machine_files import Files
+from machine_files import COLUMNS, OWN, Files, Header
 from machine_output import Output
 from semel import commit as commit_module
 from semel import errors, failpoints
@@ -97,7 +97,8 @@ class Arena:
 class World:
     """One example: its source, its pipelines and what the model knows of them."""
 
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: Arena, headers: Sequence[Header]) -> None:
+        """`headers`: of the files. The pipelines have `columns` if one is not as declared."""
         arena.examples += 1
         self.arena, self.ledger, self.clock = arena, arena.ledger, arena.clock
         self.clock.begin()
@@ -106,9 +107,9 @@ class World:
         arena.patch.setenv("SEMEL_DATA_ROOTS", str(bench.data))
         arena.patch.setenv("SEMEL_CACHE_DIR", str(folder / "cache"))
         shard.filters_in.cache_clear()
-        self.files = Files(bench.data / "in", folder / "attic")
+        self.files = Files(bench.data / "in", folder / "attic", headers)
         self.declared = bench.pipelines
-        self.specs = {spec.name: spec for spec in _declare(bench)}
+        self.specs = {spec.name: spec for spec in _declare(bench, headers)}
         self.outputs = {n: Output(spec, self.files.states) for n, spec in self.specs.items()}
         self.requests: dict[str, list[tuple[str, Interval | None]]] = {n: [] for n in self.specs}
         self._made = 0
@@ -285,6 +286,11 @@ class World:
                 break
         else:
             raise AssertionError(f"not finished after {_ROUNDS_MAX} rounds")
+        drawn = [file.header for file in self.files.all if file.data]
+        lacking = any(None in header.values() for header in drawn)
+        renamed = any(set(header.values()) - {None} for header in drawn)
+        self.arena.note("examples with a file that lacks a column", lacking)
+        self.arena.note("examples with a file that renames a column", renamed)
         for name, output in self.outputs.items():
             output.complete(self.files.all)
             for what, count in output.counts.items():
@@ -325,17 +331,19 @@ class World:
         self.arena.note("orphans taken over", len(planned.taken_over))
 
 
-def _declare(bench: Workbench) -> list[Spec]:
+def _declare(bench: Workbench, headers: Sequence[Header]) -> list[Spec]:
+    columns = {"columns": COLUMNS} if any(header != OWN for header in headers) else {}
     common = {"quarantine_ratio_max": 1.0, "late_ratio_max": 1.0, "orphan_after": "30m"}
     live = bench.spec(
         "live",
+        source=columns,
         dedup={"shards": 2, "horizon": "4h"},
         sink={"position_columns": True},
         limits={**common, "bytes_per_batch_max": 900},
     )
     hours = bench.spec(
         "hours",
-        source={"select": "interval", "interval_from": "%Y-%m-%d-%H-%M.jsonl"},
+        source={"select": "interval", "interval_from": "%Y-%m-%d-%H-%M.jsonl", **columns},
         record_time="at",
         dedup={"scope": "bucket", "shards": 1, "horizon": "8h"},
         sink={"format": "jsonl", "position_columns": True},

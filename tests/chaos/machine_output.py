@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from checker import assert_sum, rows_of
-from machine_files import File
+from machine_files import File, parsed
 from semel.archive import layout
 from semel.pipeline.spec import Spec
 from semel.storage import checksum
@@ -30,7 +30,7 @@ _BAD = {"malformed", "id_missing", "type_mismatch", "encoding"}
 class Listed:
     """What the files of one marker hold, by position."""
 
-    survivors: dict[Position, tuple[str, int]] = field(default_factory=dict)
+    survivors: dict[Position, tuple[str, int | None]] = field(default_factory=dict)
     duplicates: dict[Position, str] = field(default_factory=dict)
     letters: dict[Position, str] = field(default_factory=dict)
     positions: Counter[Position] = field(default_factory=Counter)
@@ -181,7 +181,7 @@ class Output:
         causes: set[Key] = set()
         late: set[int] = set()
         for at, line in lines.items():
-            record = _parsed(line)
+            record = parsed(line)
             reason = listed.letters.get(at)
             if record is None:
                 assert reason in _BAD, f"{path}: {line!r} at {at} is {reason}"
@@ -250,14 +250,6 @@ def _status(path: Path) -> tuple[int, int, int]:
     except FileNotFoundError:
         return _GONE
     return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    return record if isinstance(record["id"], str) else None
 
 
 def _covers(spans: list[tuple[int, int, bytes]], file: File) -> bool:

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fixtures.batches.account import ids, run, settled
 from fixtures.batches.workbench import Workbench, events
 from machine import Arena, World, tune
 from machine_clock import Clock, Mortal, clocked
-from machine_files import BAD
+from machine_files import BAD, HEADERS, Header
 from machine_seed import explore
 from semel import failpoints
 from semel.ledger import Ledger
@@ -97,7 +97,11 @@ class Machine(RuleBasedStateMachine):
     def __init__(self, arena: Arena) -> None:
         super().__init__()
         self.arena = arena
-        self.world = World(arena)
+
+    @initialize(headers=st.lists(st.sampled_from(HEADERS), min_size=1, max_size=6))
+    def declare(self, headers: list[Header]) -> None:
+        """The pipelines, and the names that each file has for their columns."""
+        self.world = World(self.arena, headers)
 
     @rule(which=WHICH, new=st.integers(1, 4), again=AGAIN, torn=st.booleans())
     def append(self, which: int, new: int, again: list[int], torn: bool) -> None:

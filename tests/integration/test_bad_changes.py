@@ -11,6 +11,7 @@ from fixtures.batches.account import advised, first_batch, ids, lines, quiet, re
 from fixtures.batches.workbench import Workbench, events
 from fixtures.files.rotation import append, position
 from fixtures.spark.local import LocalEngine
+from semel.audit import audit
 from semel.errors import SourceError, StateError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
@@ -103,6 +104,33 @@ def test_an_edited_copy_waits_for_accept_by_position(
     advised(ledger, refusal.detail, "--from")
     assert run(ledger, spec, "r3").plan.refusals == ()
     assert settled(spec).ids == ids(0, 14)
+
+
+@pytest.mark.parametrize("edit", ["before its only attempt", "after it was read"])
+def test_an_edit_in_the_middle_is_not_seen_by_plan_and_stage(
+    bench: Workbench, ledger: Ledger, edit: str
+) -> None:
+    """Plan and stage compare neither what they never read nor what they have read. The batch has
+    the bytes that stage read, and the audit names an edit after that.
+    """
+    spec, text = bench.spec(), lines(0, 1_000)
+    path = bench.data / "in" / "a.jsonl"
+    path.write_bytes(text)
+    other = text.replace(b'"n": 500', b'"n": 501')
+    batch = plan(ledger, spec, "r1").batch
+    if edit == "before its only attempt":
+        path.write_bytes(other)
+    run(ledger, spec, "r1")
+    path.write_bytes(other)
+    bench.write("in/a.jsonl", events(1_000, 1_002), mode="ab")
+    planned = run(ledger, spec, "r2").plan
+    assert planned.refusals == () and planned.batch.batch_id == batch.batch_id + 1
+    account = settled(spec, audited=False)
+    assert account.ids == ids(0, 1_002)
+    values = [row["n"] for row in account.rows if row["id"] == "e000500"]
+    assert values == [500 if edit == "after it was read" else 501]
+    failed = [check.name for check in audit(spec).checks if not check.ok]
+    assert failed == (["content"] if edit == "after it was read" else [])
 
 
 def test_a_renamed_file_that_was_edited_waits_alone(bench: Workbench, ledger: Ledger) -> None:

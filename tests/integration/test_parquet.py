@@ -27,7 +27,7 @@ from fixtures.postgres.server import lose
 from semel import limits
 from semel.audit import audit
 from semel.declare import ddl
-from semel.errors import SourceError
+from semel.errors import SourceError, TerminalError
 from semel.formats.parquet import blocks
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
@@ -778,6 +778,48 @@ def _fewer(_: bytes) -> bytes:
     said, told = b"\xa4\x13", b"\xd0\x0f"
     parts = data[at:].split(said)
     return data[:at] + told.join((parts[0], said.join(parts[1:-1]), parts[-1]))
+
+
+def _stating(rows: int) -> bytes:
+    """1,234 rows in a file whose footer says another number, in each place that has one."""
+    columns = {"id": ids(0, 1_234), "n": range(1_234), "at": moments("us", *range(1_234))}
+    made = io.BytesIO()
+    pq.write_table(pa.table(columns), made)
+    data = made.getvalue()
+    at = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    return data[:at] + data[at:].replace(_varint(1_234), _varint(rows))
+
+
+def _varint(rows: int) -> bytes:
+    """A number of two bytes as Thrift's compact protocol has it: zigzag, seven bits a byte."""
+    return bytes([2 * rows & 0x7F | 0x80, 2 * rows >> 7])
+
+
+def test_rows_behind_those_that_a_footer_states_are_not_seen(
+    place: Parquet, ledger: Ledger
+) -> None:
+    """A footer of fewer rows, in each place: they are all that any reader sees."""
+    spec = place.spec()
+    path = place.folder / "a.parquet"
+    path.write_bytes(_stating(1_000))
+    assert pq.read_table(path).num_rows == 1_000
+    run(ledger, spec, "r1")
+    assert refusals(ledger) == {} and settled(spec).ids == ids(0, 1_000)
+
+
+def test_rows_that_a_footer_states_and_the_pages_lack_are_dead_letters(
+    place: Parquet, ledger: Ledger
+) -> None:
+    """A footer of more rows, in each place: `malformed` for each row that is not there, so that
+    limits.quarantine_ratio_max stops the batch.
+    """
+    (place.folder / "a.parquet").write_bytes(_stating(1_300))
+    with pytest.raises(TerminalError, match="quarantine_ratio_max"):
+        run(ledger, place.spec(limits={"quarantine_ratio_max": 0.01}), "r1")
+    spec = place.spec()
+    run(ledger, spec, "r1")
+    account = settled(spec)
+    assert account.ids == ids(0, 1_234) and account.reasons == {"malformed": 66}
 
 
 def _garbled(data: bytes) -> bytes:
