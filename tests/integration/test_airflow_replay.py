@@ -232,6 +232,30 @@ def test_a_run_that_died_goes_on(bench: Workbench, ledger: Ledger, tasks: Tasks)
     assert extras(tasks, since) == [(1, 2, 4), (2, 2, 5), (3, 2, 6)]
 
 
+def test_the_log_has_the_account_of_each_replay(
+    bench: Workbench, ledger: Ledger, tasks: Tasks,
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Each task logs the summary of each replay; only the last line of all says what is next."""
+    three_days(bench, ledger)
+    one = Run(tasks, "manual__1", (0, 2), replay=True)
+    logs = {}
+    for name in ("Plan", "Stage", "Commit", "Finalize"):
+        caplog.clear()
+        capsys.readouterr()
+        one.task(name)
+        logs[name] = caplog.text + capsys.readouterr().out
+    for name, begins, step in (
+        ("Stage", "staged, not committed: ", "next: commit"),
+        ("Commit", "committed: ", "next: finalize"),
+        ("Finalize", "finalized: ", "readers see these outputs, whole"),
+    ):
+        assert logs[name].count(begins) == 2, logs[name]
+        assert logs[name].count("next: ") + logs[name].count("these outputs") == 1, logs[name]
+        assert step in logs[name]
+    assert logs["Finalize"].count("marker: ") == 2
+
+
 def test_an_alias_is_for_a_second_event(bench: Workbench, ledger: Ledger, tasks: Tasks) -> None:
     """A run's first event is the asset's own. Airflow fails the second of two tasks that bring an
     asset under one alias for the first time at once; so no run of a backfill needs the alias.

@@ -181,7 +181,8 @@ class VerbOperator(BaseOperator):
         for at, batch in enumerate(found, 1):
             self.batch_id = batch.batch_id
             self.say_all(replays.text_of(batch, at, len(found)))
-            self.say_all(do(batch).rpartition("\nnext: ")[0])
+            lines = do(batch).splitlines()
+            self.say_all("\n".join(line for line in lines if not line.startswith("next: ")))
         return replays.done_text(self.verb, found)
 
 

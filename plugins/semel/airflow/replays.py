@@ -196,8 +196,8 @@ def text_of(batch: "Batch", at: int, count: int) -> str:
 
 def done_text(verb: str, found: "list[Batch]") -> str:
     """That a verb is done for all replays of a run."""
-    steps = {"stage": "commit", "commit": "finalize"}
-    last = f"next: {steps.get(verb, 'nothing; readers see these outputs, whole')}"
+    steps = {"stage": "next: commit", "commit": "next: finalize"}
+    last = steps.get(verb, "readers see these outputs, whole")
     return f"{verb}: done for {_replays(found)}\n{last}"
 
 
