@@ -99,7 +99,8 @@ def test_gaps_and_accept(topic: Topic, ledger: Ledger, said: Said) -> None:
         run(ledger, spec, "r3")
     assert f"refused: '{topic.at()}': gone: offsets 10 to 15" in said("gaps", spec.name)[1]
     code, words = said("accept", spec.name, topic.at(), "--lost")
-    assert code == 0 and words == f"lost: offsets 10 to 15 of '{topic.at()}'\n"
+    lost = f"lost: offsets 10 to 15 of '{topic.at()}'"
+    assert code == 0 and words == f"{lost}\nnext: semel run {spec.name}\n"
     run(ledger, spec, "r4")
     code, words = said("gaps", spec.name)
     assert code == 0 and f"lost: '{topic.at()}' offsets 10 to 15: gone, by" in words

@@ -81,7 +81,7 @@ def _notes(answer: "Answer") -> list[str]:
     held = "held by" if answer.select is Select.ARRIVAL else "not read:"
     lines += [f"{held} {one.name}: {one.why}" for one in answer.holders]
     lines += [f"next: semel gaps {name}"] if answer.holders else []
-    commands = list(dict.fromkeys(c for window in answer.windows for c in window.commands))
+    commands = list(dict.fromkeys(c for window in answer.windows[::-1] for c in window.commands))
     lines += [f"next: {command}" for command in commands[:FILES_NAMED_MAX]]
     rest = len(commands) - FILES_NAMED_MAX
     if rest > 0:

@@ -133,17 +133,21 @@ def header_of(path: str, csv: Csv) -> tuple[str, ...]:
     return tuple(name for name, _ in fields)
 
 
-def lines(batch: int, claim: ClaimedFile, path: str, csv: Csv | None) -> Iterator[Lines]:
-    """The records of a claimed range, in pieces of some AUDIT_CHUNK_BYTES.
+def lines(
+    batch: int, claim: Claim, path: str, csv: Csv | None, *, to_end: bool = False
+) -> Iterator[Lines]:
+    """The records of a claimed range, or of the file from its begin `to_end`, in pieces of some
+    AUDIT_CHUNK_BYTES.
 
     SourceError: a gzip stream is damaged.
     """
+    start, end = (0, None) if to_end else (claim.start, claim.end)
     blank = b" \t\r".replace(csv.delimiter.encode(), b"") if csv else b" \t\r"
     with _content(path) as file:
-        file.seek(claim.start)
+        file.seek(start)
         whole = csv is not None and csv.multiline
         try:
-            for at, data in _pieces(file, claim.start, claim.end, whole=whole):
+            for at, data in _pieces(file, start, end, whole=whole):
                 skipped = 0
                 if at == 0 and csv is not None:
                     skipped = _header_end(data, csv)

@@ -9,7 +9,6 @@ import os
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,13 +30,6 @@ _EVIDENCE = {"bytes": int, "etag": str, "content": str}
 def opened(source: ObjectsSource, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:  # noqa: ARG001
     """What fetches claimed objects from where their batches declare."""
     return closing(_Objects())
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Claimed(Claim):
-    """A claim of an object. `packed`: all of the file is read, and unpacked."""
-
-    packed: bool
 
 
 class _Objects(Auditor):
@@ -67,9 +59,8 @@ class _Objects(Auditor):
         if csv and claim.start:
             spans.append((0, min(claim.start, limits.CSV_HEADER_BYTES_MAX)))
         path = self._fetched(claim, source, *spans)
-        found = _Claimed(**vars(claim), packed=packed)
         header = header_of(str(path), csv) if csv else in_order(source)
-        return header, _removing(path, lines(batch, found, str(path), csv))
+        return header, _removing(path, lines(batch, claim, str(path), csv, to_end=packed))
 
     def _fetched(self, claim: Claim, source: ObjectsSource, *spans: tuple[int, int]) -> Path:
         """A file with these bytes of an object at their places, all else a hole; unpacked, where
