@@ -21,37 +21,37 @@ INSTALLED = Path("/usr/lib")
 FETCHED = ROOT / ".semel" / "test-postgresql"
 
 FILES = (
-    "tests/integration/test_catalog.py",
-    "tests/integration/test_constraints.py",
-    "tests/integration/test_contract_sinks.py",
-    "tests/integration/test_late.py",
-    "tests/integration/test_migrate.py",
-    "tests/integration/test_postgres.py",
-    "tests/integration/test_replay_postgres.py",
-    "tests/integration/test_sink_postgres.py",
-    "tests/integration/test_sink_postgres_check.py",
-    "tests/integration/test_sink_postgres_replay.py",
-    "tests/integration/test_sink_postgres_values.py",
+    "tests/integration/ledger/test_catalog.py",
+    "tests/integration/ledger/test_constraints.py",
+    "tests/integration/sinks/test_contract_sinks.py",
+    "tests/integration/sources/test_late.py",
+    "tests/integration/ledger/test_migrate.py",
+    "tests/integration/sinks/test_postgres.py",
+    "tests/integration/replays/test_replay_postgres.py",
+    "tests/integration/sinks/test_sink_postgres.py",
+    "tests/integration/sinks/test_sink_postgres_check.py",
+    "tests/integration/sinks/test_sink_postgres_replay.py",
+    "tests/integration/sinks/test_sink_postgres_values.py",
     "tests/chaos/test_sink_postgres_faults.py",
 )
 """What talks to PostgreSQL in ways of its own. All other tests pass there too, and take longer."""
 
-_SINK = "tests/integration/test_sink_postgres"
+_SINK = "tests/integration/sinks/test_sink_postgres"
 TESTS = (
     # The ledger: its DDL, what its constraints and ranges hold, pages of TOAST, locks of DROP.
-    "tests/integration/test_migrate.py::test_schema_is_the_sum_of_the_migrations",
-    "tests/integration/test_migrate.py::test_a_migration_that_fails_leaves_nothing",
-    "tests/integration/test_constraints.py::test_a_claim_is_bounded['empty'::int8range]",
-    "tests/integration/test_constraints.py::test_a_position_is_claimed_once[span]",
-    "tests/integration/test_constraints.py::test_a_commit_waits_for_the_disk",
-    "tests/integration/test_catalog.py::test_a_chunk_is_a_page",
-    "tests/integration/test_catalog.py::test_a_segment_is_dropped_when_nobody_can_need_it",
+    "tests/integration/ledger/test_migrate.py::test_schema_is_the_sum_of_the_migrations",
+    "tests/integration/ledger/test_migrate.py::test_a_migration_that_fails_leaves_nothing",
+    "tests/integration/ledger/test_constraints.py::test_a_claim_is_bounded['empty'::int8range]",
+    "tests/integration/ledger/test_constraints.py::test_a_position_is_claimed_once[span]",
+    "tests/integration/ledger/test_constraints.py::test_a_commit_waits_for_the_disk",
+    "tests/integration/ledger/test_catalog.py::test_a_chunk_is_a_page",
+    "tests/integration/ledger/test_catalog.py::test_a_segment_is_dropped_when_nobody_can_need_it",
     # A batch in each mode, COPY of each type, ON CONFLICT, a replay.
-    "tests/integration/test_contract_sinks.py::test_rows_are_what_a_batch_published[append]",
-    "tests/integration/test_contract_sinks.py::test_rows_are_what_a_batch_published[upsert]",
-    "tests/integration/test_postgres.py::test_records_are_in_the_table_once",
-    "tests/integration/test_postgres.py::test_the_later_commit_wins_in_any_order_of_finalize",
-    "tests/integration/test_replay_postgres.py::test_rows_are_replaced",
+    "tests/integration/sinks/test_contract_sinks.py::test_rows_are_what_a_batch_published[append]",
+    "tests/integration/sinks/test_contract_sinks.py::test_rows_are_what_a_batch_published[upsert]",
+    "tests/integration/sinks/test_postgres.py::test_records_are_in_the_table_once",
+    "tests/integration/sinks/test_postgres.py::test_the_later_commit_wins_in_any_order_of_finalize",
+    "tests/integration/replays/test_replay_postgres.py::test_rows_are_replaced",
     f"{_SINK}.py::test_every_type_lands_and_comes_back",
     f"{_SINK}.py::test_nobody_changes_a_column_meanwhile",
     # What the server's own catalogs tell of a table: columns, keys, ICU, rights, publications.

@@ -2,7 +2,7 @@
 seen, its runs, and the calendar that they fill.
 
 What else happens to runs has test_b_matrix.py, without a browser; what else semel's pages show have
-test_c_pages.py and tests/integration/test_pages.py.
+test_c_pages.py and tests/integration/airflow/test_pages.py.
 """
 
 from datetime import UTC, date, datetime, timedelta

@@ -200,7 +200,8 @@ def test_the_recognition_table_is_the_code() -> None:
             assert cell not in found, f"docs/files.md: two rows of the table speak of {cell}"
             found[cell] = by_position, by_id
         module, _, name = test.strip("`").partition("::")
-        source = (tree.ROOT / "tests" / "integration" / module).read_text(encoding="utf-8")
+        [path] = (tree.ROOT / "tests" / "integration").rglob(module)
+        source = path.read_text(encoding="utf-8")
         assert f"\ndef {name}(" in source, f"docs/files.md names {test}: there is no such test"
     wanted = {
         cell: tuple(str(recognise(*cell, by_position=flag)) for flag in (True, False))

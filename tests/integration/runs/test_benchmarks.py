@@ -15,7 +15,7 @@ from fixtures.wait import wait_for
 
 pytestmark = pytest.mark.proof
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TRACKED = ROOT / "benchmarks" / "results"
 TEXTS = {path.stem: path.read_text() for path in (ROOT / "benchmarks").glob("*.py")}
 BENCHMARKS = sorted(name for name, text in TEXTS.items() if "harness.save(" in text)

@@ -200,7 +200,7 @@ def offender(spec: Spec, name: str) -> str:
 @contextmanager
 def consumer(kafka: Kafka, source: str, sink: str) -> Iterator[subprocess.Popen[str]]:
     """Another library's consumer in a process of its own, which looks on at two topics."""
-    script = Path(__file__).parents[1] / "fire" / "consumer.py"
+    script = Path(__file__).parents[2] / "fire" / "consumer.py"
     command = [sys.executable, str(script), kafka.broker.bootstrap, "1", source, sink]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -20,7 +20,7 @@ from fixtures.queue.sqs import MESSAGE_BYTES_MAX as SQS_BYTES_MAX
 from semel.clients.queue import Pulled, Queue, nats, pubsub, sqs
 from semel.errors import TerminalError, UnavailableError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SIZE = 64 << 20
 OF_NATS = ("nats", "nats by default", "nats restored")
 """A consumer that holds much, one with the service's max_ack_pending, and one from a backup."""

@@ -789,7 +789,7 @@ def test_a_delay_that_no_run_looks_back_for(bench: Workbench, shell: Shell) -> N
     assert "lookback" not in shell.runs("semel validate events")
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "windows.md"
+PAGE = Path(__file__).parents[3] / "docs" / "windows.md"
 
 
 def test_the_page_is_true(bench: Workbench, ledger: Ledger, shell: Shell) -> None:

@@ -36,7 +36,7 @@ from semel.sources.queue.spec import Until
 from semel.sources.queue.spool import Spool
 from semel.sources.sealed.parts import PartOffer
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 SIZE = 64 << 20
 

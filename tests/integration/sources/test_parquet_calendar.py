@@ -22,9 +22,9 @@ from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel_local.stack import maven
 
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 POM = FIXTURES / "spark" / "testdata-pom.xml"
-KEPT = Path(__file__).resolve().parents[2] / ".semel" / "spark"
+KEPT = Path(__file__).resolve().parents[3] / ".semel" / "spark"
 SPARK = "org.apache.spark."
 FOOTERS = {
     "nobody": ({}, "us", ""),

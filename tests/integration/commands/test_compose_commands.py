@@ -26,7 +26,7 @@ from semel import settings
 from semel.sinks.postgres.sink import PostgresSink
 from semel.sinks.postgres.target import PostgresTarget, dsn_of
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 WAIT_SECONDS = 240
 
 

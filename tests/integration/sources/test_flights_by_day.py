@@ -17,7 +17,7 @@ from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LATE = date(2013, 1, 3)
 
 

@@ -22,8 +22,8 @@ from test_sink_delta import EVERY, MOMENT
 # What Spark needs, Maven fetches; and an own Spark reads it: a minute.
 pytestmark = pytest.mark.proof
 
-FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "delta"
-KEPT = Path(__file__).resolve().parents[2] / ".semel" / "delta"
+FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "delta"
+KEPT = Path(__file__).resolve().parents[3] / ".semel" / "delta"
 FILTERS = {
     "yes": "false", "tiny": "-128", "small": "-32768", "int": "-2147483648",
     "long": "9223372036854775807", "double": "-0.5", "number": "-99999999.99",

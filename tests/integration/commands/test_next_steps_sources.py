@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition
 from fixtures.batches.account import committed, first_batch, ids, quiet, run, settled, sql
 from fixtures.batches.chains import again
 from fixtures.batches.replays import BAD, allow, as_float, falls_silent
+from fixtures.batches.days import Days, of_days
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from fixtures.contract.sources import Upstream
@@ -39,7 +40,6 @@ from semel.plan.abandon import abandon
 from semel.runs import replay, requarantine
 from semel.sources.queue.source import Segments
 from semel.stage import stage
-from test_late import Days, of_days
 
 WINDOW = {"record_time": "at", "window": {"size": "1 hour", "zone": "UTC"}}
 COUNTED = {**WINDOW, "aggregate": {"columns": {"events": "count()"}}}

@@ -1,77 +1,22 @@
 """What is late: records whose ids were forgotten, and no others."""
 
 import json
-from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
-import sqlalchemy as sa
 
-from fixtures.batches.account import quiet, run, settled
-from fixtures.batches.workbench import Workbench, events
+from fixtures.batches.account import quiet, settled
+from fixtures.batches.days import Days, of_days
+from fixtures.batches.workbench import Workbench
 from fixtures.postgres.server import lose
 from fixtures.spark.local import LocalEngine
 from semel.archive.marker import markers
 from semel.audit import audit
-from semel.collect import Collected, collect
 from semel.collect.merge import merge_candidates
 from semel.errors import ANEW, LimitError
 from semel.ledger import Ledger
-from semel.model.batch import Counts
-from semel.pipeline.spec import Spec
 from semel.repair.adopt import adopt
 from semel.runs import requarantine
-
-BUCKET = {"record_time": "at", "dedup": {"scope": "bucket", "horizon": "7 days", "shards": 2}}
-
-
-def of_days(start: int, stop: int, *days_ago: float) -> list[dict]:
-    """Records of some ids, one after the other of these days."""
-    now = datetime.now(UTC)
-    times = [(now - timedelta(days=days)).isoformat() for days in days_ago]
-    return [{**e, "at": times[n % len(times)]} for n, e in enumerate(events(start, stop))]
-
-
-class Days:
-    """A pipeline in scope bucket that reads a file with each run."""
-
-    def __init__(self, bench: Workbench, ledger: Ledger) -> None:
-        self.bench, self.ledger, self.runs = bench, ledger, 0
-        self.spec = bench.spec(**BUCKET)
-
-    def declare(self, **changes: object) -> Spec:
-        changes = {**BUCKET, **changes}
-        changes["dedup"] = {**BUCKET["dedup"], **changes["dedup"]}
-        self.spec = self.bench.spec(**changes)
-        return self.spec
-
-    def read(self, records: Iterable[dict]) -> Counts:
-        self.runs += 1
-        self.bench.write(f"in/{self.runs}.jsonl", records)
-        return self.again()
-
-    def again(self) -> Counts:
-        """The newest run once more."""
-        run(self.ledger, self.spec, f"r{self.runs}")
-        return markers(self.spec.sink_path())[-1].counts
-
-    def expire(self, *batches: int) -> Collected:
-        """The horizon of the ids of these batches, or of all, is over, and collect comes."""
-        which = f"attempt_id IN ({', '.join(map(str, batches))})" if batches else "true"
-        with self.ledger.transaction() as connection:
-            connection.exec_driver_sql(
-                f"UPDATE semel.id_run SET expires_at = now() WHERE seq_min IS NOT NULL AND {which}"
-            )
-        return self.collect()
-
-    def collect(self) -> Collected:
-        return collect(self.ledger, self.spec, quiet)
-
-    def forgotten(self) -> str:
-        with self.ledger.transaction() as connection:
-            text = sa.text("SELECT CAST(forgotten AS text) FROM semel.pipeline")
-            return connection.scalar(text)
-
 
 @pytest.fixture
 def days(bench: Workbench, ledger: Ledger) -> Days:
