@@ -17,7 +17,7 @@ from model_search import STUCK, Model
 
 TWINS = "chaos/test_twins.py::"
 ORDERS = "chaos/test_interleavings.py::"
-LATE = "integration/test_late.py::"
+LATE = "integration/sources/test_late.py::"
 RULES = "chaos/test_rules.py::"
 FILES = "chaos/test_rules_of_files.py::"
 PLAYED = "chaos/test_counterexamples.py::"
@@ -110,7 +110,7 @@ _LATE = REPLAYS + "test_a_late_finalizer_changes_nothing"
 _LASTS = REPLAYS + "test_what_a_replay_replaces_outlasts_a_loss_of_power"
 _READ = "chaos/test_replay_readers.py::test_a_reader_at_each_point"
 _KEPT = REPLAYS + "test_files_go_when_nobody_can_be_reading_them"
-_TOLD = "integration/test_kafka_source.py::test_what_retention_took_is_told_until_accepted"
+_TOLD = "integration/sources/test_kafka_source.py::test_what_retention_took_is_told_until_accepted"
 _ACCEPTS = "chaos/test_kafka_losses.py::test_two_accepts_at_once"
 _PLANNED = "chaos/test_kafka_losses.py::test_an_accept_beside_a_plan"
 
@@ -124,7 +124,7 @@ GUARDS = (
     _guard("re-read under the lock + exclusion constraint + request key", "claims",
            claims.TWO_BATCHES, "P5", _PLAN),
     _guard("plan is written down", "claims", claims.UNREAD, "P1",
-           "integration/test_bad_changes.py::"
+           "integration/sources/test_bad_changes.py::"
            "test_growth_between_plan_and_stage_is_the_next_batchs"),
     # what is gone before it is read
     _guard("gone is refused", "losses", STUCK, "KS3", _TOLD),
@@ -139,7 +139,7 @@ GUARDS = (
     _guard("looked at again + claims exclude claims", "losses of two plans", losses.TWICE, "P2, P3",
            _PLAN),
     _guard("floor waits for planned", "losses", losses.UNTOLD, "KS3, A6",
-           "integration/test_kafka_source.py::test_a_plan_does_not_pay_for_its_history"),
+           "integration/sources/test_kafka_source.py::test_a_plan_does_not_pay_for_its_history"),
     # attempts
     _guard("pipeline lock", "batch", batch.OPEN, "S1", PLAYED + "test_stage_and_abandon"),
     _guard("pipeline lock", "batch", batch.REFUSED, "S1", PLAYED + "test_two_attempts_begin"),
@@ -154,7 +154,7 @@ GUARDS = (
            TWINS + "test_two_attempts_of_one_batch"),
     _guard("ids only while running", "batch", batch.ZOMBIE_IDS, "S9",
            TWINS + "test_zombie_attempt_is_told",
-           "integration/test_catalog.py::test_a_lost_attempt_stores_nothing"),
+           "integration/ledger/test_catalog.py::test_a_lost_attempt_stores_nothing"),
     _guard("input digest", "batch", batch.OTHER_BYTES, "S13",
            PLAYED + "test_twins_that_read_other_bytes"),
     _guard("digest under the lock", "batch", batch.OTHER_BYTES, "S13",
@@ -169,7 +169,7 @@ GUARDS = (
            PLAYED + "test_an_attempt_begins_beside_collect"),
     _guard("pinned list", "catalog", catalog.ALARM, "S3", _COPY),
     _guard("pinned list + same ids", "catalog", catalog.TWICE, "S3, S9", _COPY,
-           "integration/test_catalog.py::test_a_twin_with_other_ids_is_an_error"),
+           "integration/ledger/test_catalog.py::test_a_twin_with_other_ids_is_an_error"),
     _guard("compare", "catalog", catalog.TWICE, "C2",
            TWINS + "test_common_ids_committed_in_both_orders"),
     _guard("sequence check", "catalog", catalog.TWICE, "C4", ORDERS + "test_two_commits", _BESIDE),
@@ -179,7 +179,7 @@ GUARDS = (
     _guard("payload is kept", "catalog", catalog.GONE, "G4", ORDERS + "test_commit_and_merge",
            _BESIDE),
     _guard("payload is kept + missing is an error", "catalog", catalog.TWICE, "G4, S3",
-           "integration/test_catalog.py::test_damage_is_an_error_and_never_no_ids"),
+           "integration/ledger/test_catalog.py::test_damage_is_an_error_and_never_no_ids"),
     _guard("forgotten before retirement", "forgotten", catalog.TWICE, "G1",
            PLAYED + "test_a_late_copy_beside_a_retirement"),
     _guard("forgotten at commit", "forgotten", catalog.TWICE, "C5",
@@ -193,7 +193,7 @@ GUARDS = (
            PLAYED + "test_a_span_ends_while_an_attempt_begins"),
     # names
     _guard("checksums decide", "finalize", final.NOT_WHOLE, "F2",
-           "integration/test_contract_sinks.py::test_damaged_staged_files_are_loud"),
+           "integration/sinks/test_contract_sinks.py::test_damaged_staged_files_are_loud"),
     _guard("names are never replaced", "finalize", final.REPLACED, "F3",
            PLAYED + "test_a_name_is_taken_before_the_link"),
     _guard("look again", "finalize", final.NOT_WHOLE, "F9",
@@ -210,14 +210,14 @@ GUARDS = (
     # replay: generations
     _guard("pipeline lock", "replay", replay.REFUSED, "RP2", _AT_ONCE),
     _guard("pipeline lock + one of a generation", "replay", replay.AT_WORK, "RP2", _AT_ONCE,
-           "integration/test_replay.py::test_generations_never_fork"),
+           "integration/replays/test_replay.py::test_generations_never_fork"),
     _guard("pipeline lock + one of a generation + the one before is finalized", "replay",
            replay.FORK, "RP2, RP4", _AT_ONCE),
     _guard("states are expected", "replay", replay.REFUSED, "C7", _SILENT),
     _guard("states are expected + one of a generation", "replay", replay.AT_WORK, "C7, RP2",
            _SILENT),
     _guard("the one before is finalized", "replay", replay.UNFINISHED, "RP4",
-           "integration/test_replay.py::test_two_replays_of_one_batch"),
+           "integration/replays/test_replay.py::test_two_replays_of_one_batch"),
     _guard("retired by the winner", "replay", replay.BY_NONE, "RP4",
            REPLAYS + "test_a_commit_that_does_not_land_retires_nothing"),
     # replay: markers
@@ -244,7 +244,7 @@ GUARDS = (
     _guard("collect asks the ledger", "replaced marker", replaced.MISSING, "RP7", _KEPT),
     _guard("collect asks the ledger + marker lists none", "replaced marker", replaced.MISSING,
            "RP7", _KEPT,
-           "integration/test_replay.py::test_files_that_count_are_never_removed"),
+           "integration/replays/test_replay.py::test_files_that_count_are_never_removed"),
     _guard("keep_replaced", "replaced marker", replaced.BENEATH, "RP7", _KEPT),
     _guard("unlinks are durable", "replaced marker", replaced.STRAY, "RP7", _LASTS),
 )  # fmt: skip

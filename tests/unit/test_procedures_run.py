@@ -9,7 +9,7 @@ from fixtures.commands.procedures import BLOCK, blocks
 
 ELSEWHERE = {
     "make demo": "test_c_week.py, test_d_kafka.py, test_d_queue.py, test_d_lake.py",
-    "semel new NAME": "test_docs_run.py: a list of commands, one at a time",
+    "semel days flights": "test_docs_run.py: a list of commands, one at a time",
     "createdb semel": "test_g_wheel.py: an own ledger",
     "export AIRFLOW_CONN": "test_kafka_connection.py",
     "semel new orders": "test_new_command.py: two ways of one command",

@@ -1,4 +1,4 @@
-"""Each command of the operations page is run as it stands there, on a pipeline with batches."""
+"""Each command of the README and of three pages is run as printed, on a pipeline with batches."""
 
 import pytest
 
@@ -15,8 +15,8 @@ OF_THE_STACK = {"up", "down", "status", "demo", "check", "new"}
 LINES = sorted(
     {
         line
-        for page in ("operations.md", "postgres.md", "files.md")
-        for line in commands(ROOT / "docs" / page)
+        for page in ("README.md", "docs/operations.md", "docs/postgres.md", "docs/files.md")
+        for line in commands(ROOT / page)
         if len(words_of(line)) > 2 and words_of(line)[1] not in OF_THE_STACK
     }
 )
