@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import semel
 from fixtures.batches.account import quiet, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.postgres.server import free_port
@@ -118,7 +119,7 @@ def _server(
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.extraJavaOptions": _JAVA,
     }
-    program = Path(spark_server.__file__).parents[1] / "spark" / "connect_server.py"
+    program = Path(semel.__file__).with_name("spark") / "connect_server.py"
     options = [f"--conf={name}={value}" for name, value in conf.items()]
     environment = os.environ | {
         "SPARK_HOME": str(spark_server.installed()),
