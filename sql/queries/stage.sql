@@ -35,13 +35,15 @@ WHERE batch_id = :batch_id AND status = 'planned';
 -- Keeps S23.
 SELECT started_at FROM semel.attempt WHERE attempt_id = :attempt_id;
 
--- name: last_attempt
--- With the last sign of life of the batch.
-SELECT a.attempt_id, a.fence, a.status, a.driver, a.started_at, a.reason, b.seen_at
+-- name: latest
+-- The attempt that commit would take; without one the newest attempt. With the last sign of life of
+-- the batch.
+SELECT a.attempt_id, a.batch_id, a.fence, a.status, a.snapshot_seq, a.input_digest, a.sink_schema,
+       a.driver, a.started_at, a.reason, b.seen_at, {a.<count>}
 FROM semel.attempt AS a
 JOIN semel.batch AS b USING (batch_id)
 WHERE a.batch_id = :batch_id
-ORDER BY a.fence DESC
+ORDER BY a.status IN ('staged', 'won') DESC, a.fence DESC
 LIMIT 1;
 
 -- name: attempt_status

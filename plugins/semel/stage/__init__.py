@@ -90,13 +90,12 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
     """
     with ledger.transaction() as connection:
         pipeline, batch = opened(connection, spec.name, batch_id)
-        done = row(connection, "stage", "staged", batch_id=batch_id)
+        latest = row(connection, "stage", "latest", batch_id=batch_id)
         found = rows(connection, "plan", "claims", batch_id=batch_id)
         claims = [Claim.from_row(r) for r in found]
-        last = row(connection, "stage", "last_attempt", batch_id=batch_id)
         known = owned.known_batches(connection, pipeline)
     if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
-        return Staged(batch=batch, attempt=None, found=True, counts=Counts.from_row(done))
+        return Staged(batch=batch, attempt=None, found=True, counts=Counts.from_row(latest))
     if batch.status is BatchStatus.ABANDONED:
         raise StateError(
             f"batch {batch_id} was abandoned, and its records are free for a later plan", next=ANEW
@@ -112,11 +111,11 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
             next=ANEW,
         )
     # Keeps S19.
-    if done is not None:
-        attempt = Attempt.from_row(done)
-        return Staged(batch=batch, attempt=attempt, found=True, counts=Counts.from_row(done))
-    if last is not None:
-        log(attempts.before(batch, last))
+    if latest is not None:
+        if latest["status"] in (AttemptStatus.STAGED, AttemptStatus.WON):
+            attempt, counts = Attempt.from_row(latest), Counts.from_row(latest)
+            return Staged(batch=batch, attempt=attempt, found=True, counts=counts)
+        log(attempts.before(batch, latest))
     source = open_source(spec)
     context = StageContext(
         ledger=ledger,

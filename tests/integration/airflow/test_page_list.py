@@ -194,6 +194,7 @@ def test_two_hundred_pipelines_are_listed_in_a_second(
     pages: Pages, bench: Workbench, ledger: Ledger
 ) -> None:
     """With 10,000 batches: while the files are checked, too, and once they are."""
+    pages.get("/semel/")  # The server's first page, with the login, is not measured.
     specs = [
         bench.spec(f"p{n}", source={"path": f"in{n}/*.jsonl"}, schedule=f"{n % 60} * * * *")
         for n in range(200)
@@ -214,4 +215,4 @@ def test_two_hundred_pipelines_are_listed_in_a_second(
         began = time.monotonic()
         pages.get("/semel/")
         took.append(time.monotonic() - began)
-    assert min(took) < 1 and took[0] < 10, took
+    assert min(took) < 1 and took[0] < 3, took

@@ -48,7 +48,7 @@ ASKED = {
     "pipelines": ("move_sink",),
     "plan": ("latest_batch", "claims", "covers"),
     "stage": (
-        "staged", "last_attempt", "begin_attempt", "sign_of_life", "attempt_status", "seal",
+        "staged", "latest", "begin_attempt", "sign_of_life", "attempt_status", "seal",
         "other_digest", "lose",
     ),
 }  # fmt: skip
