@@ -98,8 +98,7 @@ def doing(
     if isinstance(error, LimitError):
         anew = f"{_FIRST}{anew}"
     if isinstance(error, RetryableError) and instance.try_number <= instance.max_tries:
-        tries = f"try {instance.try_number + 1} of {instance.max_tries + 1}"
-        again = f"nothing, Airflow tries this task again by itself ({tries})"
+        again = f"nothing, Airflow tries this task again by itself ({_next_number(instance)})"
     return Doing(again=again, anew=anew, pipeline=pipeline, batch_id=batch_id)
 
 
@@ -133,12 +132,10 @@ def failure_text(context: Mapping[str, Any], pipeline: str) -> str:
 
 def say_retry(context: Mapping[str, Any]) -> None:
     """Log when Airflow tries a failed task again. Airflow calls it once that is certain."""
-    ti = context["ti"]
-    number = f"try {ti.try_number + 1} of {ti.max_tries + 1}"
     context["task"].log.info(
         "Airflow tries this task again at %s UTC (%s, retry_delay)",
         f"{_next_try(context).astimezone(UTC):%F %T}",
-        number,
+        _next_number(context["ti"]),
     )
 
 
@@ -156,6 +153,11 @@ def say_failed(context: Mapping[str, Any]) -> None:
     if last.startswith("next: "):
         for line in lines_of(last):
             log.error(line)
+
+
+def _next_number(instance: Any) -> str:
+    """The number of a task's next try, and of all."""
+    return f"try {instance.try_number + 1} of {instance.max_tries + 1}"
 
 
 def _next_try(context: Mapping[str, Any]) -> datetime:

@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -126,21 +125,30 @@ def _document(path: Path, text: str) -> Document:
 def declared_name(path: Path) -> str:
     """The name that a file declares, or its stem when the file cannot say; it can be printed."""
     try:
-        name = read(path).data.get("name")
+        return _name(path, _text(path))
     except SpecError:
-        name = None
-    return name if isinstance(name, str) and name.isprintable() else _shown(path.stem)
+        return _shown(path.stem)
 
 
 def declares(path: Path, name: str) -> bool:
     """Whether `declared_name` of a file is `name`. Parses the file only if its text may say so."""
-    with suppress(SpecError):
+    try:
         text = _text(path)
-        # YAML can write a word in one other way: with escapes.
-        may_say = "\\" in text or re.search(rf"\b{re.escape(name)}\b", text)
-        if _WORD.fullmatch(name) and path.stem != name and not may_say:
-            return False
-    return declared_name(path) == name
+    except SpecError:
+        return _shown(path.stem) == name
+    # YAML can write a word in one other way: with escapes.
+    may_say = "\\" in text or re.search(rf"\b{re.escape(name)}\b", text)
+    if _WORD.fullmatch(name) and path.stem != name and not may_say:
+        return False
+    return _name(path, text) == name
+
+
+def _name(path: Path, text: str) -> str:
+    try:
+        name = _document(path, text).data.get("name")
+    except SpecError:
+        name = None
+    return name if isinstance(name, str) and name.isprintable() else _shown(path.stem)
 
 
 def problems_of(error: "ValidationError", model: type["BaseModel"]) -> list[Problem]:

@@ -111,8 +111,9 @@ def windows(
     first = datetime.combine(since, time(), UTC) if since else None
     opened = ledger.rows("completeness", "open", name=spec.name)
     in_work = Times.of((r["interval_start"], r["interval_end"]) for r in opened)
+    due = intervals.due(spec.schedule, now) if is_complete.covered is not None else None
     found = tuple(
-        _window(spec, is_complete, in_work, start, end, now)
+        _window(spec, is_complete, in_work, start, end, now, due)
         for start, end in _cut(spec, first, last)
     )
     began = _began(ledger, spec, found)
@@ -250,9 +251,8 @@ def _window(
     start: datetime,
     end: datetime,
     now: datetime,
+    due: datetime | None,
 ) -> Window:
-    by_interval = is_complete.covered is not None
-    due = intervals.due(spec.schedule, now) if by_interval else None
     made = Window(
         start=start,
         end=end,

@@ -122,6 +122,7 @@ class InFiles(Declared):
                 yield ("partition_by", at), why
         if len(by_columns) >= len(columns):
             yield ("partition_by",), "takes every column, and none is left for the files"
+        yield from super().column_problems(columns, there)
         yield from self.window_problems({name: str(kind) for name, kind in columns.items()})
 
     def window_problems(self, kinds: Mapping[str, str]) -> Iterator[tuple[Key, str]]:
