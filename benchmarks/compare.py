@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import harness
 from data import Shape, landed
 from harness import Clock, Place, Side, check, in_turn, ratio, table
-from semel.compare import Range, compare
+from semel.compare import BatchRange, compare
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.runs.run import run_batch
@@ -95,7 +95,7 @@ class _Bench:
         return side
 
     def _compare(self, spec: Spec, numbers: list[int]) -> Side:
-        wanted, job = Range(first=numbers[0], last=numbers[-1]), nullcontext(self.engine)
+        wanted, job = BatchRange(first=numbers[0], last=numbers[-1]), nullcontext(self.engine)
 
         def side(_: int, clock: Clock) -> None:
             with clock:

@@ -16,7 +16,7 @@ from harness import Place, quiet
 from semel import settings
 from semel.catalog.ids import hash_ids
 from semel.catalog.payload import FilterCache, store_run
-from semel.catalog.runs import Run, delete_payload, snapshot
+from semel.catalog.runs import IdRun, delete_payload, snapshot
 from semel.catalog.sortedids import order_of
 from semel.collect.merge import merge, merge_candidates
 from semel.commit import commit
@@ -149,7 +149,7 @@ class Grown:
 
         return self.staged(IdsEngine(store=store, buckets=buckets))
 
-    def live(self) -> tuple[Run, ...]:
+    def live(self) -> tuple[IdRun, ...]:
         """The visible runs."""
         pipeline_id = self.pipeline_id()
         with self.ledger.transaction() as connection:
@@ -173,7 +173,7 @@ class Grown:
 
 def store_shard(
     ledger: Ledger, job: StageJob, shard: int, ids: Shard, buckets: Buckets | None = None
-) -> Run:
+) -> IdRun:
     """Store one shard's new ids, as semel.stage.shard does."""
     return store_run(
         ledger,

@@ -33,10 +33,10 @@ from fixtures.kafka.server import Broker
 from harness import Clock, Place, check, in_turn, ratio, table
 from postgres_sink import staged_batch
 from semel.clients.kafka.cluster import Cluster
-from semel.sinks import Won
+from semel.sinks import CommittedBatch
 from semel.sinks.kafka import control
-from semel.sinks.kafka.control import Note
-from semel.sinks.kafka.encode import Messages, messages
+from semel.sinks.kafka.control import ControlNote
+from semel.sinks.kafka.encode import EncodedMessages, messages
 from semel.sinks.kafka.sink import KafkaSink
 from semel.sinks.kafka.target import KafkaTarget
 from semel.sinks.staged import staged
@@ -111,12 +111,12 @@ def _measure(place: Place, servers: str, options: Namespace) -> dict[str, Any]:
     }
 
 
-def _fill(servers: str, target: KafkaTarget, won: Won) -> None:
+def _fill(servers: str, target: KafkaTarget, won: CommittedBatch) -> None:
     """Write the notes of earlier batches."""
     producer = Producer({"bootstrap.servers": servers, "queue.buffering.max.messages": 0})
     for number in range(_NOTES):
         # Another pipeline's: they share the topic.
-        note = replace(Note.of(won), pipeline="before", batch_id=number, rows=1_000)
+        note = replace(ControlNote.of(won), pipeline="before", batch_id=number, rows=1_000)
         producer.produce(target.control, note.to_bytes(), note.key)
     check("notes", producer.flush(60), 0)
 
@@ -133,11 +133,11 @@ def _spending(side: harness.Side, spent: list[float]) -> harness.Side:
     return run
 
 
-def _dumped(won: Won) -> Iterator[Messages]:
+def _dumped(won: CommittedBatch) -> Iterator[EncodedMessages]:
     """What most people write: each row by itself."""
     for rows in staged(won):
         plain = rows.to_pylist()
-        yield Messages(
+        yield EncodedMessages(
             values=[json.dumps(row, default=str).encode() for row in plain],
             keys=[row["id"].encode() for row in plain],
             headers=[],
@@ -145,7 +145,7 @@ def _dumped(won: Won) -> Iterator[Messages]:
         )
 
 
-def _plain(servers: str, made: Callable[[], Iterable[Messages]]) -> harness.Side:
+def _plain(servers: str, made: Callable[[], Iterable[EncodedMessages]]) -> harness.Side:
     settings = {
         "bootstrap.servers": servers, "compression.type": "lz4", "linger.ms": 20,
         "partitioner": "murmur2_random", "queue.buffering.max.messages": 0,
@@ -169,7 +169,7 @@ def _plain(servers: str, made: Callable[[], Iterable[Messages]]) -> harness.Side
     return side
 
 
-def _publish(sink: KafkaSink, won: Won, first: int) -> harness.Side:
+def _publish(sink: KafkaSink, won: CommittedBatch, first: int) -> harness.Side:
     def side(run: int, clock: Clock) -> None:
         fresh = replace(won, batch_id=first + run + 1)
         with clock:
@@ -180,11 +180,11 @@ def _publish(sink: KafkaSink, won: Won, first: int) -> harness.Side:
     return side
 
 
-def _look(sink: KafkaSink, won: Won) -> harness.Side:
+def _look(sink: KafkaSink, won: CommittedBatch) -> harness.Side:
     def side(run: int, clock: Clock) -> None:
         fresh = replace(won, batch_id=run + 2)
         with clock:
-            found = sink.look(fresh)
+            found = sink.query_presence(fresh)
         check("look", {str(state) for state in found}, {"right"})
 
     return side

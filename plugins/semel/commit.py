@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from semel import failpoints, settings
 from semel.catalog.payload import FilterCache, overlap
-from semel.catalog.runs import Run, last_time, own_runs, publish_runs, snapshot
+from semel.catalog.runs import IdRun, last_time, own_runs, publish_runs, snapshot
 from semel.errors import ANEW, CorruptionError, RetryableError, StateError, TerminalError
 from semel.ledger import Ledger, Row, change, heartbeat, pipelines, row, transition
 from semel.ledger.attempts import lose
@@ -170,7 +170,7 @@ def _others(ledger: Ledger, batch: Batch, since: int) -> str:
     return " and ".join([*shown[:HOLDERS_SHOWN], *more])
 
 
-def _compare(ledger: Ledger, attempt: Attempt, mine: list[Run], theirs: list[Run]) -> int:
+def _compare(ledger: Ledger, attempt: Attempt, mine: list[IdRun], theirs: list[IdRun]) -> int:
     """How many ids of an attempt are in newer runs. _Ended: it won or was lost meanwhile."""
     if any(run.attempt_id == attempt.attempt_id for run in theirs):
         raise _Ended  # A twin of this commit let it win: these are its own runs.
@@ -191,7 +191,7 @@ def _decide(
     pipeline: Pipeline,
     batch: Batch,
     attempt: Attempt,
-    mine: list[Run],
+    mine: list[IdRun],
     compared: int,
 ) -> Batch | str:
     # Keeps C3.
@@ -250,7 +250,7 @@ def _take_place(
     pipeline: Pipeline,
     batch: Batch,
     attempt: Attempt,
-    mine: list[Run],
+    mine: list[IdRun],
     compared: int,
 ) -> Batch:
     """Give the batch the next place in the order of commits, and make its ids visible."""
@@ -301,7 +301,7 @@ def _not_planned(batch: Batch) -> str:
     return f"batch {batch.batch_id} is not planned any more; run commit again"
 
 
-def _last_time(pipeline: Pipeline, mine: list[Run], batch_time: datetime) -> datetime:
+def _last_time(pipeline: Pipeline, mine: list[IdRun], batch_time: datetime) -> datetime:
     ends = [run.buckets.end for run in mine if run.buckets]
     return last_time(batch_time, max(ends, default=None), pipeline.bucket_seconds)
 

@@ -24,13 +24,13 @@ from semel.ledger.batches import opened
 from semel.model.arrow import arrow_type
 from semel.model.batch import Batch, BatchStatus, Claim, Counts, Pipeline
 from semel.model.manifest import Kind, ManifestFile
-from semel.model.times import Times
+from semel.model.times import TimeSet
 from semel.pipeline.opening import acknowledge_stored, open_stored
 from semel.pipeline.spec import Spec
 from semel.plan import covered, event_time
-from semel.sinks import Act, Sink, Won, judge
-from semel.sinks.linked import Linked, Looks
-from semel.sources import Settled
+from semel.sinks import FinalizeAction, Sink, CommittedBatch, judge
+from semel.sinks.linked import Linked, LinkedFiles
+from semel.sources import SettledPartition
 from semel.storage import remove_folder
 
 _ROUNDS_MAX = 8  # A twin moves files while we read them at most a few times.
@@ -115,7 +115,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     # Keeps F7.
     if batch.status is BatchStatus.FINALIZED:
         return done
-    looks, own = Looks(), batch.replays is None and batch.admits is None
+    looks, own = LinkedFiles(), batch.replays is None and batch.admits is None
     times = event_time.times(ledger, stored, batch)
     timed = own and event_time.is_timed(stored)
     complete = ()
@@ -127,13 +127,13 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     refused = layout.kept(root, Kind.REFUSED, batch_id, len(files) + 1)
     with sink:
         staged = layout.attempt(root, batch_id, won["fence"]) / "data"
-        sink.mend(output)
+        sink.repair_published(output)
         owned.check_held(ledger, pipeline, sink, known, staged, replay=replays)
         if accepting:
             sink.publish_accepting(output, lambda rows: write_marker.keep_refused(refused, rows))
         # Keeps F5.
         publish(sink, Linked(root, looks), output, files, looks)
-        count = sink.refused(output)
+        count = sink.count_refused(output)
     failpoints.point("finalize.after_publish")
     content = write_marker.content(spec, pipeline, batch, won, counts, files, times)
     content |= write_marker.complete(now, timed=event_time.is_one_stream(stored))
@@ -147,7 +147,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         write_marker.write(root, batch, content, claims)
     else:
         write_marker.replace(root, batch, won, content, before, claims)
-    sink.marked(output, marker)
+    sink.copy_marker(output, marker)
     failpoints.point("finalize.after_mark")
     with ledger.transaction() as connection:
         changed = _finish(connection, pipeline, stored, batch, won, timed=timed)
@@ -168,7 +168,7 @@ def _acknowledge(ledger: Ledger, spec: Spec, batch: Batch) -> str | None:
     if not stored.source.acknowledged:
         return None
     found = ledger.rows("partitions", "finalized", batch_id=batch.batch_id)
-    settled = [Settled(**r) for r in found]
+    settled = [SettledPartition(**r) for r in found]
     return acknowledge_stored(stored, spec, settled) if settled else None
 
 
@@ -182,7 +182,7 @@ def _finish(
         pipelines.lock(connection, pipeline)
     changed = row(connection, "finalize", "finalize_batch", batch_id=batch.batch_id)
     if changed and won["covers"] is not None:
-        covered.add(connection, pipeline.pipeline_id, Times.from_ledger(won["covers"]))
+        covered.add(connection, pipeline.pipeline_id, TimeSet.from_ledger(won["covers"]))
     if changed and timed:
         event_time.take_in(connection, spec, batch)
     return changed
@@ -198,7 +198,7 @@ def _complete(
         connection.get_transaction().rollback()
     if spec.source.select is Select.ARRIVAL:
         return ((None, found["event_time"]),) if found["event_time"] else ()
-    return Times.from_ledger(found["covered"]).ranges
+    return TimeSet.from_ledger(found["covered"]).ranges
 
 
 def _won(
@@ -208,10 +208,10 @@ def _won(
     won: Row,
     files: list[ManifestFile],
     before: list[Row],
-) -> Won:
+) -> CommittedBatch:
     columns = json.loads(won["sink_schema"] or "[]")
     whole = json.dumps([asdict(file) for file in files], sort_keys=True).encode()
-    return Won(
+    return CommittedBatch(
         pipeline=spec.name,
         batch_id=batch.batch_id,
         fence=won["fence"],
@@ -225,7 +225,7 @@ def _won(
 
 
 def publish(
-    sink: Sink, kept: Linked, won: Won, files: list[ManifestFile], looks: Looks
+    sink: Sink, kept: Linked, won: CommittedBatch, files: list[ManifestFile], looks: LinkedFiles
 ) -> None:
     """Make a batch visible and durable, or raise before touching anything.
 
@@ -235,11 +235,11 @@ def publish(
     files = [*won.files, *beside.files]
     for _ in range(_ROUNDS_MAX):
         staged = looks.of((file, file.staged_path) for file in files)
-        targets = [*sink.look(won), *kept.look(beside)]
+        targets = [*sink.query_presence(won), *kept.query_presence(beside)]
         failpoints.point("finalize.after_look")
         acts = list(map(judge, staged, targets))
         # Keeps F4.
-        broken = [n for n, act in enumerate(acts) if act is Act.FAIL]
+        broken = [n for n, act in enumerate(acts) if act is FinalizeAction.FAIL]
         if broken:
             shown = "; ".join(
                 f"{files[n].final_path!r}: staged file {staged[n]}, final file {targets[n]}"
@@ -252,7 +252,9 @@ def publish(
                 "sink where what is final is wrong",
                 next=AGAIN,
             )
-        missing = [file for file, act in zip(files, acts, strict=True) if act is Act.PUBLISH]
+        missing = [
+            file for file, act in zip(files, acts, strict=True) if act is FinalizeAction.PUBLISH
+        ]
         failpoints.point("sink.before_publish")
         sink.publish(won, [file for file in missing if file.kind is Kind.DATA])
         failpoints.point("sink.after_publish")

@@ -24,7 +24,7 @@ from semel.formats.merged import merge_query, windows_of
 from semel.formats.output import columns_for_readers, dataset_of
 from semel.model.complete import Completeness
 from semel.model.manifest import Kind
-from semel.model.times import Times
+from semel.model.times import TimeSet
 from semel.model.windows import UTC_TIME
 from semel.sinks.spec import Away, archive_of, away
 
@@ -168,7 +168,7 @@ def _completeness(found: list[Marker]) -> Completeness | None:
     """What is complete of a pipeline, by its markers. None: they do not tell it."""
     spec = found[-1].spec
     if spec.source.select is Select.INTERVAL:
-        covered = Times.of(span for marker in found for span in marker.covers.ranges)
+        covered = TimeSet.of(span for marker in found for span in marker.covers.ranges)
         return Completeness(covered=covered, delay=spec.window.delay)
     if spec.source.streams:
         return None

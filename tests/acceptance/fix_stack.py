@@ -226,7 +226,7 @@ class Stack(Workbench):
         """The pid of supervisord."""
         return int((self.state / "supervisor" / "supervisord.pid").read_text())
 
-    def processes(self) -> set[process.Identity]:
+    def processes(self) -> set[process.ProcessIdentity]:
         """All of the stack: supervisor and the tree below it."""
         pids = [self.supervisor(), *process.descendants(self.supervisor())]
         return set(filter(None, map(process.identify, pids)))

@@ -9,7 +9,7 @@ import pytest
 from fix_stack import BROKER, PARTS, Stack
 from semel import pipeline
 from semel_local import stack as semel_stack
-from semel_local.demo.topics import ABORTED, Topics
+from semel_local.demo.topics import ABORTED, DemoTopics
 from semel_local.stack import layout
 
 # Two minutes of a core; test_demo_kafka_topics.py and the tests of kinds have its parts.
@@ -44,7 +44,7 @@ def test_a_week_through_a_broker_is_exact(stack: Stack, kafka_jars: Path) -> Non
     )
     assert len(runs) >= 2 and all(":scheduled__" in key for (key,) in runs), runs
     assert f"a transaction of {ABORTED} messages was aborted" in said
-    topics = Topics(semel_stack.server_address(BROKER))
+    topics = DemoTopics(semel_stack.server_address(BROKER))
     assert sum(1 for _ in topics.drain("flights")) == answer["truth"]["messages_read"]
 
 
@@ -62,6 +62,6 @@ def test_the_broker_can_be_left_out(stack: Stack) -> None:
     code, state, said = stack.call("up", "--kafka")
     assert code == 0 and state["healthy"], said
     assert semel_stack.server_address(BROKER) == servers
-    assert sum(1 for _ in Topics(servers).drain(topic)) == 6098
+    assert sum(1 for _ in DemoTopics(servers).drain(topic)) == 6098
     after = stack.records()
     assert after.pop(BROKER) != before.pop(BROKER) and after == before

@@ -42,7 +42,7 @@ def test_the_server_can_be_left_out(stack: Stack) -> None:
     """`up` starts it no more, until somebody wants it again; its messages stay. No other part is
     touched.
     """
-    from semel_local.demo.publisher import Stream
+    from semel_local.demo.publisher import DemoStream
 
     address = semel_stack.server_address(QUEUE)
     before = stack.records()
@@ -52,7 +52,7 @@ def test_the_server_can_be_left_out(stack: Stack) -> None:
     code, state, said = stack.call("up", "--nats")
     assert code == 0 and state["healthy"], said
     assert semel_stack.server_address(QUEUE) == address
-    assert Stream(address).published() == 6284
+    assert DemoStream(address).published() == 6284
     after = stack.records()
     assert after.pop(QUEUE) != before.pop(QUEUE) and after == before
     code, state, said = stack.call("up", "--no-nats")

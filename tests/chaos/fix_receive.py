@@ -16,7 +16,7 @@ from fixtures.queue.segments import values_of
 from fixtures.queue.sqs import ElasticMq
 from semel.clients.queue import Queue
 from semel.pipeline.spec import Spec
-from semel.sources import Received
+from semel.sources import ReceiveResult
 from semel.sources.queue.receive import Bounds, receive
 from semel.sources.queue.segment import Foot, read_foot
 from semel.sources.queue.spool import Spool
@@ -63,13 +63,13 @@ class Spooled:
     def publish(self, start: int, stop: int) -> None:
         self.send([json.dumps(e).encode() for e in events(start, stop)])
 
-    def receive(self, queue: Queue | None = None, **bounds: float) -> Received:
+    def receive(self, queue: Queue | None = None, **bounds: float) -> ReceiveResult:
         """Until nothing more comes that a dead receiver held."""
         bounds = {"idle": self.IDLE_SECONDS, "seconds": 600, **bounds}
         with queue or self.spec.source.opened_queue() as opened:
             return receive(opened, self.spool.path, "events", Bounds(**bounds), quiet)
 
-    def drain(self) -> list[Received]:
+    def drain(self) -> list[ReceiveResult]:
         """Receive until the queue has nothing that is not acknowledged."""
         done = []
         while not self.empty():
@@ -158,7 +158,7 @@ class PubsubLine(Spooled):
     def empty(self) -> bool:
         return self._drained
 
-    def receive(self, queue: Queue | None = None, **bounds: float) -> Received:
+    def receive(self, queue: Queue | None = None, **bounds: float) -> ReceiveResult:
         done = super().receive(queue, **bounds)
         self._drained = True
         return done

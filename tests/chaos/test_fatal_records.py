@@ -22,13 +22,13 @@ from semel.stage import fatal
 # What dies here is pyarrow, of a number that semel keeps from it; without that it would see it.
 UNGUARDED = """
 import semel.formats.jsonfaults
-semel.formats.jsonfaults.Exact.refused = lambda self, lines: ()
+semel.formats.jsonfaults.RecordFaults.refused = lambda self, lines: ()
 """
 
 
 def attempt(ledger: Ledger, spec: Spec, killed: bool) -> None:
     """Run the batch without the guard, or be killed while it reads."""
-    jsonfaults.Exact.refused = lambda self, lines: ()
+    jsonfaults.RecordFaults.refused = lambda self, lines: ()
     if killed:
         records._lines = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     account.run(ledger, spec, "r1")

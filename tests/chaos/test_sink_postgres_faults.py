@@ -24,7 +24,7 @@ from fixtures.postgres.wire import Wire
 from fixtures.wait import wait_for
 from semel import failpoints, limits
 from semel.errors import OutcomeUnknownError, RetryableError, TerminalError, UnavailableError
-from semel.sinks import Presence, Won
+from semel.sinks import Presence, CommittedBatch
 from semel.sinks.postgres import encode, link
 from semel.sinks.postgres.sink import PostgresSink
 from semel.sinks.postgres.target import PostgresTarget
@@ -90,7 +90,7 @@ def test_a_finalizer_is_killed(
     killed(landing, forks, _stand_at, point, when=(warehouse.folder / "here").exists)
 
 
-def _stand_at(target: PostgresTarget, won: Won, point: str) -> None:
+def _stand_at(target: PostgresTarget, won: CommittedBatch, point: str) -> None:
     def stand() -> None:
         (Path(won.files[0].staged_path).parent / "here").touch()
         time.sleep(WAIT_SECONDS)
@@ -100,7 +100,7 @@ def _stand_at(target: PostgresTarget, won: Won, point: str) -> None:
         PostgresSink(target).publish(won, won.files)
 
 
-def _publish_some(target: PostgresTarget, won: Won) -> None:
+def _publish_some(target: PostgresTarget, won: CommittedBatch) -> None:
     limits.PIECE_ROWS_MAX = 10_000  # Less is not sent before the end.
     encode.staged = between(lambda: time.sleep(WAIT_SECONDS))
     PostgresSink(target).publish(won, won.files)
@@ -123,7 +123,7 @@ def test_a_commit_is_cut(landing: Landing, wire: Wire, what: str) -> None:
             landing.publish(behind)
     assert wire.cuts == 1
     there = Presence.RIGHT if what == "reply" else Presence.ABSENT
-    wait_for(lambda: landing.sink.look(landing.won) == [there], "its rows", WAIT_SECONDS, 0.02)
+    wait_for(lambda: landing.sink.query_presence(landing.won) == [there], "its rows", WAIT_SECONDS, 0.02)
     assert landing.there() == (landing.after if what == "reply" else landing.before)
     landing.ends()
 
@@ -147,11 +147,11 @@ def test_the_commit_of_accepted_rows_is_cut(
     assert found == [(4,)]
 
 
-def between(action: Callable[[], object]) -> Callable[[Won], Iterator[pa.RecordBatch]]:
+def between(action: Callable[[], object]) -> Callable[[CommittedBatch], Iterator[pa.RecordBatch]]:
     """The staged rows, in small parts; the action happens behind the third."""
     read = encode.staged
 
-    def staged(won: Won) -> Iterator[pa.RecordBatch]:
+    def staged(won: CommittedBatch) -> Iterator[pa.RecordBatch]:
         for at, rows in enumerate(read(won)):
             yield rows
             if at == 2:
@@ -296,7 +296,7 @@ def _fill(warehouse: Warehouse, mode: str, filler: Path) -> None:
     landing = Landing(warehouse, mode, 200_000)
     with pytest.raises(UnavailableError, match="no room on its disk.*make some"):
         landing.publish()
-    assert landing.sink.look(landing.won) == [Presence.ABSENT]
+    assert landing.sink.query_presence(landing.won) == [Presence.ABSENT]
     filler.unlink()
     warehouse.run("VACUUM flights")
     landing.ends()

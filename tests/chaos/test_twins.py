@@ -19,7 +19,7 @@ from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.sources.files import source as files
-from semel.sources.files.listing import Listing
+from semel.sources.files.listing import FileListing
 from semel.stage import stage
 from semel.storage import remove_folder
 
@@ -88,7 +88,7 @@ def test_a_twin_plans_before_the_source_is_listed(
     answers = []
     list_files = files.list_files
 
-    def listed(spec: Spec) -> Listing:
+    def listed(spec: Spec) -> FileListing:
         monkeypatch.setattr(files, "list_files", list_files)
         answers.append(plan(scene.ledger, scene.spec, "r1"))
         return list_files(spec)

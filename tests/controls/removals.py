@@ -242,14 +242,14 @@ OF_SECONDS: dict[str, Removal] = {
         "stage.part_files:_shards", lambda _: lambda table, count: np.arange(len(table)) % count
     ),
     "a group is synced before it is acknowledged": code(
-        "sources.queue.segment:Part.append", "os.fdatasync(self._file.fileno())", new="None"
+        "sources.queue.segment:OpenSegment.append", "os.fdatasync(self._file.fileno())", new="None"
     ),
     "a part's name is synced before it is written to":
-        code("sources.queue.segment:Part.create", "sync_folder(folder)", new="None"),
+        code("sources.queue.segment:OpenSegment.create", "sync_folder(folder)", new="None"),
     "a group that was not synced is not acknowledged":
         code("sources.queue.receive:_Receiver._settle", "future.result()", new="None"),
     "a sync that failed is not tried again":
-        code("sources.queue.segment:Part._once_broken", "self._broken:", new="False:"),
+        code("sources.queue.segment:OpenSegment._once_broken", "self._broken:", new="False:"),
     "a part is cut behind its last whole group":
         code("sources.queue.segment:recover", "file.truncate(part.end)", new="None"),
     "a whole group behind damage is no tear": gives("sources.queue.segment:_whole_behind"),
@@ -272,10 +272,10 @@ OF_SECONDS: dict[str, Removal] = {
         "sources.queue.records:_beside", "address, ids", new="'', ids"
     ),
     "ids of a stream go by its name": code(
-        "sources.queue.spec:NatsSource.id_address", '_MADE.sub("", segment)', new="segment"
+        "sources.queue.spec:NatsSourceSpec.id_address", '_MADE.sub("", segment)', new="segment"
     ),
     "ids of an older semel go on": code(
-        "sources.queue.spec:NatsSource.id_address", "last == UNKNOWN", new="False"
+        "sources.queue.spec:NatsSourceSpec.id_address", "last == UNKNOWN", new="False"
     ),
     "a segment stays for keep_spool":
         sql("collect.accounted", ":kept_seconds", "0 * :kept_seconds"),
@@ -408,7 +408,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a person ends a hold only where one is":
         sql("accept.late", "AND arrived_to > COALESCE(event_time, '-infinity')"),
     "a chain is held by its upstream":
-        gives("sources.pipeline.source:FinalizedBatches.shows_all", True),
+        gives("sources.pipeline.source:FinalizedBatches.is_complete", True),
     "event time never goes back":
         sql("finalize.event_time_of_streams", "GREATEST(l.event_time, (", "GREATEST(NULL, ("),
     "a stream ends before what is not finalized":
@@ -455,7 +455,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "a task looks at its part again": gives("sources.files.parquet:ParquetFiles._check_read"),
     "rows that cannot be decoded are dead letters": code(
-        "formats.parquet:_Reader.group", "range(at, high, limits.PIECE_ROWS_MAX)", new="()"
+        "formats.parquet:_RowGroupReader.group", "range(at, high, limits.PIECE_ROWS_MAX)", new="()"
     ),
     "a source's file goes when it is finalized": sql(
         "collect.accounted", "SELECT int8range(0, p.reached)", "SELECT true OR int8range(0, 1)"
@@ -555,12 +555,12 @@ OF_SECONDS: dict[str, Removal] = {
         other("sources.files.gather:recognise", unsure_is_new),
     # A folder that cannot be read is taken for an empty one.
     "gone is decided from the whole folder":
-        other("sources.files.listing:Listing.complete", lambda _: property(lambda _: True)),
+        other("sources.files.listing:FileListing.complete", lambda _: property(lambda _: True)),
     # They stay as they are, and may be sealed and committed.
     "siblings of the winner are lost":
         sql("commit.win_attempt", "status IN ('running', 'staged')", "false"),
     "size and checksum decide, not existence":
-        other("sinks.linked:Looks._presence", presence_by_name),
+        other("sinks.linked:LinkedFiles._presence", presence_by_name),
     "a final name is never replaced": other("sinks.linked:link_new", replacing_link),
     "pinned payload stays": sql("catalog.deletable_runs", "a.started_at <= r.retired_at", "false"),
     "only a running attempt stores ids": sql("catalog.share_attempt", "AND status = 'running'"),
@@ -575,7 +575,7 @@ OF_SECONDS: dict[str, Removal] = {
         sql("postgres.note", f"ON CONFLICT {KEY} DO NOTHING"),
     ),
     "a batch that landed is known by its digest":
-        code("sinks.postgres.sink:PostgresSink.look", 'found["digest"] == won.digest', new="True"),
+        code("sinks.postgres.sink:PostgresSink.query_presence", 'found["digest"] == won.digest', new="True"),
     # The row is committed before the batch's.
     "a batch and its row in semel_batch land together": code(
         "sinks.postgres.sink:PostgresSink._begin",
@@ -638,7 +638,7 @@ OF_SECONDS: dict[str, Removal] = {
         new="pass", user="sinks.postgres.sink",
     ),
     "rows are looked at in stage":
-        other("sinks.postgres.refused:RowCheck.__call__", lambda _: lambda *_: []),
+        other("sinks.postgres.refused:PostgresRowCheck.__call__", lambda _: lambda *_: []),
     "constraints are met before a batch lands":
         code("sinks.postgres.sink:PostgresSink._begin", "SET CONSTRAINTS ALL IMMEDIATE", new="SELECT 1"),
     # The others are committed first.
@@ -734,7 +734,7 @@ OF_MINUTES: dict[str, Removal] = {
     "files that the marker lists stay":
         code("collect:_check_replaced", "marker.generation <= old.generation or", new="False and"),
     "files that went do not come back":
-        code("sinks.files.sink:Folder.remove", "sync_folder(folder)", new="pass"),
+        code("sinks.files.sink:Folder.remove_files", "sync_folder(folder)", new="pass"),
     # What was looked at before the lock counts; so of an admission.
     "a replay looks again under the lock":
         code("runs.replay:plan", 'now[0]["newest"] != found["newest"] or _at_work(connection, root)'),
@@ -767,7 +767,7 @@ OF_MINUTES: dict[str, Removal] = {
         lambda original: lambda *words: f"{original(*words)}.{secrets.token_hex(4)}",
     ),
     "a note is known by its digest":
-        code("sinks.kafka.sink:KafkaSink.look", "found.digest != won.digest"),
+        code("sinks.kafka.sink:KafkaSink.query_presence", "found.digest != won.digest"),
     # It ends where the first open transaction begins.
     "the control topic is read to its end":
         code("sinks.kafka.ends:_offsets", "committed=False", new="committed=True"),
@@ -775,13 +775,13 @@ OF_MINUTES: dict[str, Removal] = {
         code("sinks.kafka.control:between", '"read_committed"', new='"read_uncommitted"'),
     # One that was made anew under a name is taken for the one before.
     "a restored control topic is read from its start":
-        code("sinks.kafka.ends:Ends.written_since", "or earlier.topic_id != self.topic_id", new=""),
+        code("sinks.kafka.ends:TopicEnds.written_since", "or earlier.topic_id != self.topic_id", new=""),
     # One that leads a partition after another is believed to have all of it.
     "what another leader has is read from its start":
-        code("sinks.kafka.ends:Ends.written_since", "leader is not None and", new="True or"),
+        code("sinks.kafka.ends:TopicEnds.written_since", "leader is not None and", new="True or"),
     "who was fenced waits": gives(f"{LANDING}:_wait"),
     "a topic is looked at before any work": gives("sinks.kafka.sink:KafkaSink.check"),
-    "messages are measured in stage": gives("sinks.kafka.refused:RowCheck._large"),
+    "messages are measured in stage": gives("sinks.kafka.refused:KafkaRowCheck._large"),
     "a lost control topic is not made anew":
         code("sinks.kafka.facts:_lacking", "if there and any(", new="if False and any("),
     "a topic takes no replay": gives("sinks.kafka.sink:KafkaSink.check_replace", ()),
@@ -814,7 +814,7 @@ OF_MINUTES: dict[str, Removal] = {
     "a table of BigQuery is looked at before any work":
         other("sinks.bigquery.facts:_unfit", lambda _: lambda *_: iter(())),
     "a time that BigQuery does not take is found in stage":
-        gives("sinks.bigquery.refused:RowCheck.__call__", ()),
+        gives("sinks.bigquery.refused:BigQueryRowCheck.__call__", ()),
     "rows are counted before they are loaded": gives(f"{LOADS}:check_count"),
     "rows of a table of BigQuery are counted":
         code("sinks.bigquery.sink:BigQuerySink.rows", "found != wanted"),

@@ -12,7 +12,7 @@ from semel.model.manifest import Kind
 from semel.model.reasons import Reason
 from semel.sinks import Presence, held, judge
 from semel.sinks.postgres.types import TYPES
-from semel.sources.files.recognise import Match, Own, Place, recognise
+from semel.sources.files.recognise import Match, InodeMatch, PathMatch, recognise
 from semel.stage import read, write
 from tree import FILES, PAGES, POSTGRES, PROTOCOL, RULE, rules
 
@@ -167,11 +167,11 @@ def test_the_table_of_targets_is_the_code() -> None:
     table = re.search(pattern, text, re.MULTILINE | re.DOTALL)[0]
     head, _, *rows = [[c.strip() for c in r.strip("|").split("|")] for r in table.split("\n")]
     found = {
-        (held.Told(row[0]), held.Holds(holds)): cell
+        (held.MarkerVerdict(row[0]), held.Holds(holds)): cell
         for row in rows
         for holds, cell in zip(head[1:], row[1:], strict=True)
     }
-    pairs = itertools.product(held.Told, held.Holds)
+    pairs = itertools.product(held.MarkerVerdict, held.Holds)
     wanted = {pair: str(held.judge(*pair)) for pair in pairs}
     assert found == wanted, "docs/protocol.md: the table of targets is not that of judge"
 
@@ -193,9 +193,9 @@ def test_the_recognition_table_is_the_code() -> None:
     text = FILES.read_text(encoding="utf-8")
     table = re.search(r"^\| own inode \|.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)[0]
     _, _, *rows = [[c.strip() for c in r.strip("|").split("|")] for r in table.split("\n")]
-    found: dict[tuple[Own, Place, Match], tuple[str, str]] = {}
+    found: dict[tuple[InodeMatch, PathMatch, Match], tuple[str, str]] = {}
     for own, place, match, by_position, by_id, test in rows:
-        cells = itertools.product(_labels(Own, own), _labels(Place, place), _labels(Match, match))
+        cells = itertools.product(_labels(InodeMatch, own), _labels(PathMatch, place), _labels(Match, match))
         for cell in cells:
             assert cell not in found, f"docs/files.md: two rows of the table speak of {cell}"
             found[cell] = by_position, by_id
@@ -205,7 +205,7 @@ def test_the_recognition_table_is_the_code() -> None:
         assert f"\ndef {name}(" in source, f"docs/files.md names {test}: there is no such test"
     wanted = {
         cell: tuple(str(recognise(*cell, by_position=flag)) for flag in (True, False))
-        for cell in itertools.product(Own, Place, Match)
+        for cell in itertools.product(InodeMatch, PathMatch, Match)
     }
     assert found == wanted, "docs/files.md: the table of files is not that of recognise"
 

@@ -33,7 +33,7 @@ def used() -> dict[tuple[str, str], str]:
                 found[texts[0], texts[1]] = where
             elif called in _OF_ONE_FILE and texts:
                 found[_OF_ONE_FILE[called], texts[0]] = where
-            elif called == "Engine" and texts:  # Of clients.duck: it begins with its tables.
+            elif called == "DuckEngine" and texts:  # Of clients.duck: it begins with its tables.
                 found[texts[0], "tables"] = where
     return found
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fixtures.files.records import blocks_of
-from semel.formats.csv import Csv
+from semel.formats.csv import CsvFormat
 from semel.formats.decimals import DIGITS_MAX
 from semel.formats.jsonl import JsonLines
 from semel.formats.records import OFFSET
@@ -277,7 +277,7 @@ def check_block(name: str, seed: int) -> int:
     fields = [text for text in fields if text and not set(text) & set(',"\r\n\ufeff')]
     wanted = [read(text, False) for text in fields]
     lines = [f"{text},x" for text in fields]
-    form = Csv(header=False)
+    form = CsvFormat(header=False)
     _compare(f"{name} as CSV, seed {seed}", lines, wanted, form, schema_of_csv(kind), lambda v: v)
     return 2 * len(texts)
 
@@ -314,7 +314,7 @@ def _compare(
 ) -> None:
     data = "".join(f"{line}\n" for line in lines).encode()
     began = time.process_time()
-    columns = schema.names if isinstance(form, Csv) else None
+    columns = schema.names if isinstance(form, CsvFormat) else None
     blocks = list(blocks_of(data, form, schema, columns=columns))
     if time.process_time() - began > HANG_SECONDS:
         _time_each(where, lines, form, schema)
@@ -340,7 +340,7 @@ def _agree(found: Any, expected: Any) -> bool:
 
 def _time_each(where: str, lines: list[str], form: Any, schema: pa.Schema) -> None:
     """Whether one record alone takes that long, by its size in kB."""
-    columns = schema.names if isinstance(form, Csv) else None
+    columns = schema.names if isinstance(form, CsvFormat) else None
     for line in lines:
         data = f"{line}\n".encode()
         began = time.process_time()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from semel_local.demo import airflow_api
-from semel_local.demo.airflow_api import AirflowApi, Run, TaskState
+from semel_local.demo.airflow_api import AirflowApi, DagRun, TaskState
 from semel.errors import TerminalError, UnavailableError
 
 Answer = tuple[int, Any]
@@ -206,8 +206,8 @@ def test_runs_of_days(airflow, api):
     ]
     airflow.given(f"GET /api/v2/dags/d/dagRuns?limit=100&{days}", (200, {"dag_runs": rows}))
     assert api.runs_of("d", FIRST, LAST) == [
-        Run(run_id="a", state="success", date=FIRST, seconds=2.0),
-        Run(run_id="b", state="queued", date=FIRST, seconds=None),
+        DagRun(run_id="a", state="success", date=FIRST, seconds=2.0),
+        DagRun(run_id="b", state="queued", date=FIRST, seconds=None),
     ]
 
 

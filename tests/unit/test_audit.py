@@ -24,31 +24,31 @@ from hypothesis import strategies as st
 from fixtures.files.honest import SCHEMA, HonestSink
 from semel import limits
 from semel.archive.marker import markers
-from semel.audit import Check, Offender, Verdict, audit
-from semel.audit.exact import Rules, Word, json_judge
+from semel.audit import Obligation, Offender, AuditVerdict, audit
+from semel.audit.exact import Rules, LineKind, json_judge
 from semel.errors import CorruptionError
 from semel.model.batch import Counts
 
 Change = Callable[[pa.Table], pa.Table]
 
 
-def broken(verdict: Verdict) -> set[str]:
+def broken(verdict: AuditVerdict) -> set[str]:
     """The names of the checks that failed."""
     assert verdict.ok == all(check.ok for check in verdict.checks)
     return {check.name for check in verdict.checks if not check.ok}
 
 
-def of(verdict: Verdict, name: str) -> Check:
+def of(verdict: AuditVerdict, name: str) -> Obligation:
     """What a check found."""
     return next(check for check in verdict.checks if check.name == name)
 
 
-def offender(verdict: Verdict, name: str) -> Offender:
+def offender(verdict: AuditVerdict, name: str) -> Offender:
     """The first offender of a check."""
     return of(verdict, name).offenders[0]
 
 
-def told(verdict: Verdict, name: str) -> str:
+def told(verdict: AuditVerdict, name: str) -> str:
     """All that a check says of its offenders."""
     return "\n".join(f"{one.what} [{one.file}]" for one in of(verdict, name).offenders)
 
@@ -357,7 +357,7 @@ def test_simulated(batches, lost):
         honest = made._parse
 
         def parsed(raw, position):
-            bad = raw.strip() and judge(raw).word is Word.BAD
+            bad = raw.strip() and judge(raw).word is LineKind.BAD
             return "malformed" if bad else honest(raw, position)
 
         made._parse = parsed
@@ -743,7 +743,7 @@ def kept(sink: HonestSink, name: str, text: bytes | None = None) -> Path:
     return sink.archive / "code" / f"{sha256(text or TEXTS[name])}{Path(name).suffix}"
 
 
-def check(sink: HonestSink) -> Check:
+def check(sink: HonestSink) -> Obligation:
     """What the audit found of the code; all else is right."""
     verdict = audit(sink.spec, sink.path)
     assert {c.name for c in verdict.checks if not c.ok} <= {"code"}

@@ -14,18 +14,18 @@ from fixtures.files.claims import claim_of
 from fixtures.files.honest import HonestSink, spec_of
 from fixtures.files.records import blocks_of
 from semel.audit import audit, fast
-from semel.audit.exact import Rules, Word, csv_judge, json_judge
+from semel.audit.exact import Rules, LineKind, csv_judge, json_judge
 from semel.audit.source_reader import SourceReader
-from semel.clients.duck import Engine
+from semel.clients.duck import DuckEngine
 from semel.declare.ddl import ColumnType, parse
 from semel.declare.naming import AS_DECLARED, Naming
 from semel.declare.parts import REST_COLUMN, Unknown
-from semel.formats.csv import Csv
+from semel.formats.csv import CsvFormat
 from semel.formats.jsonl import JsonLines
 from semel.sources.files.audit import lines as cut
 from semel.sources.files.claimed import ClaimedFile
 from semel.sources.reread import split_fields
-from semel.sources.spec import Csv as Dialect
+from semel.sources.spec import CsvOptions as Dialect
 from tiers import examples
 
 KINDS = {
@@ -81,9 +81,9 @@ def test_two_readers_of_json_agree(pairs, ends, pad, named):
     others = NAMES if named else {}
     rules = replace(RULES, names=tuple(others.items()))
     word = json_judge(COLUMNS, rules)(line.removeprefix(b"\xef\xbb\xbf")).word
-    if word is not Word.UNSURE:
+    if word is not LineKind.UNSURE:
         form = JsonLines(naming=Naming(others=others))
-        assert (word is Word.GOOD) == accepted(line, form, ARROW), line
+        assert (word is LineKind.GOOD) == accepted(line, form, ARROW), line
 
 
 KEYED = {
@@ -115,14 +115,14 @@ def test_a_constant_in_an_unnamed_key(line: str, unknown: Unknown, word: str) ->
     """Ignored, it does no harm; kept, it is no JSON. The audit says so of all such words."""
     rules = Rules(unknown=unknown)
     found = json_judge(keyed(unknown), rules)((line % word).encode())
-    assert (found.word is Word.GOOD) == (unknown is Unknown.IGNORE)
+    assert (found.word is LineKind.GOOD) == (unknown is Unknown.IGNORE)
     assert taken((line % word).encode(), unknown) == (unknown is Unknown.IGNORE)
 
 
 def test_a_text_that_looks_like_a_constant_is_text() -> None:
     """What stands in quotes is left as it is, also behind escapes."""
     line = rb'{"a":1,"z":"x\\","NaN":"-Inf \" NaN","j":"Infinity"}'
-    assert json_judge(keyed(Unknown.IGNORE), RULES)(line).word is Word.GOOD
+    assert json_judge(keyed(Unknown.IGNORE), RULES)(line).word is LineKind.GOOD
 
 
 KEY_VALUES = st.sampled_from(
@@ -156,9 +156,9 @@ def test_two_readers_of_keys_agree(
     others = {name: (f"{name}2",) for name in own if named}
     rules = Rules(unknown=unknown, names=tuple(others.items()))
     found = json_judge(keyed(unknown, texts=texts), rules)(line)
-    assert found.word is not Word.UNSURE
+    assert found.word is not LineKind.UNSURE
     naming = Naming(others=others)
-    assert (found.word is Word.GOOD) == taken(line, unknown, texts=texts, naming=naming), line
+    assert (found.word is LineKind.GOOD) == taken(line, unknown, texts=texts, naming=naming), line
 
 
 CSV_KINDS = {name: kind for name, kind in COLUMNS.items() if not kind.nested}
@@ -191,9 +191,9 @@ def test_two_readers_of_csv_agree(fields, lacks):
     judge = csv_judge(CSV_KINDS, header, Dialect(), RULES)
     word = judge(line).word
     schema = pa.schema([(name, kind.arrow()) for name, kind in CSV_KINDS.items()])
-    if word is not Word.UNSURE:
-        found = blocks_of(line, Csv(header=False), schema, columns=header)
-        assert (word is Word.GOOD) == any(block.table.num_rows for block in found), line
+    if word is not LineKind.UNSURE:
+        found = blocks_of(line, CsvFormat(header=False), schema, columns=header)
+        assert (word is LineKind.GOOD) == any(block.table.num_rows for block in found), line
 
 
 def read_both_ways(
@@ -216,7 +216,7 @@ def read_both_ways(
         claim = ClaimedFile.of(claim_of(path, 1, 0, len(data)))
         found = []
         for letters in ({}, {(1, 1): {at: [] for at in range(len(data))}}):
-            with Engine("audit") as engine:
+            with DuckEngine("audit") as engine:
                 reader = SourceReader(engine, letters)
                 for piece in cut(1, claim, str(path), spec.source.csv if header else None):
                     reader.read(piece, fast.dialect(spec, header, 60))
@@ -280,7 +280,7 @@ def test_split_fields():
 def test_text_after_a_closing_quote() -> None:
     """A CSV record with text after a closing quote is bad."""
     judge = csv_judge({"s": parse("string")}, ["s"], Dialect(), RULES)
-    assert judge(b'"a"b').word is Word.BAD
+    assert judge(b'"a"b').word is LineKind.BAD
 
 
 def test_gzip_and_csv(tmp_path):

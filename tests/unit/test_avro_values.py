@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from fixtures.files.records import read_whole
 from fixtures.kafka.registry import record
-from semel.audit.exact import Rules, Word, json_judge
+from semel.audit.exact import Rules, LineKind, json_judge
 from semel.declare.ddl import parse
 from semel.formats.avro import SchemaError, decoder
 from semel.formats.jsonl import JsonLines
@@ -204,13 +204,13 @@ def test_what_each_type_becomes(
     assert not doubts
     if there == REFUSED:
         assert [found.reason for found in rejected] == ["type_mismatch"]
-        assert judged.word is Word.BAD, judged
+        assert judged.word is LineKind.BAD, judged
         return
     assert not rejected
     assert blocks[0].table.column("v").to_pylist() == [there]
-    assert judged.word in (Word.GOOD, Word.UNSURE), judged
+    assert judged.word in (LineKind.GOOD, LineKind.UNSURE), judged
     if isinstance(value, Decimal):
-        assert judged.word is Word.GOOD
+        assert judged.word is LineKind.GOOD
     assert _plain(text) == _plain(own)
 
 

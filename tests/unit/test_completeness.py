@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
-from semel.model.complete import Completeness, State
-from semel.model.times import Times
+from semel.model.complete import Completeness, WindowState
+from semel.model.times import TimeSet
 from semel.model.windows import Slices, Windows
 from semel.reports.completeness import newest, touched
 
@@ -18,7 +18,7 @@ def day(number: float) -> datetime:
 
 
 def covered(*parts: tuple[float, float], delay: float = 0) -> Completeness:
-    times = Times.of((day(start), day(end)) for start, end in parts)
+    times = TimeSet.of((day(start), day(end)) for start, end in parts)
     return Completeness(covered=times, delay=delay * DAY)
 
 
@@ -33,14 +33,14 @@ def test_every_set_of_days(bits: tuple[bool, ...], delay: int) -> None:
         lacks = set(range(start, end + delay)) - there
         assert found.complete(day(start), day(end)) == (not lacks)
         gone = [(day(n), day(n + 1)) for n in lacks]
-        assert Times.of(found.missing(day(start), day(end))) == Times.of(gone)
+        assert TimeSet.of(found.missing(day(start), day(end))) == TimeSet.of(gone)
         state = found.state(day(start), day(end))
         if not lacks:
-            assert state is State.COMPLETE
+            assert state is WindowState.COMPLETE
         else:
             first, ends = min(lacks), (min(there, default=9), max(there, default=0))
-            expected = State.NOT_RUN if first < ends[0] else State.HOLE
-            assert state is (State.NOT_YET if first > ends[1] else expected)
+            expected = WindowState.NOT_RUN if first < ends[0] else WindowState.HOLE
+            assert state is (WindowState.NOT_YET if first > ends[1] else expected)
 
 
 @pytest.mark.parametrize("delay", [0, 1])
@@ -50,7 +50,7 @@ def test_every_event_time(at: float | None, delay: int) -> None:
     found = Completeness(event_time=at and day(at), delay=delay * DAY)
     done = at is not None and at >= 2 + delay
     assert found.complete(day(1), day(2)) == done
-    assert found.state(day(1), day(2)) is (State.COMPLETE if done else State.NOT_YET)
+    assert found.state(day(1), day(2)) is (WindowState.COMPLETE if done else WindowState.NOT_YET)
     low = max(day(1), day(at)) if at else day(1)
     assert found.missing(day(1), day(2)) == (() if done else ((low, day(2 + delay)),))
 
@@ -64,7 +64,7 @@ def test_days_of_23_and_25_hours() -> None:
         assert end - start == timedelta(hours=hours)
         for short in (1, 0):
             upto = start + timedelta(hours=hours - short)
-            found = Completeness(covered=Times.of([(start, upto)]))
+            found = Completeness(covered=TimeSet.of([(start, upto)]))
             assert found.complete(start, end) == (not short)
 
 
@@ -73,12 +73,12 @@ def test_the_windows_that_a_batch_completes() -> None:
     days = Windows(Slices(86_400), delay=DAY)
     found = covered((3, 6), (7, 8), delay=1)
     ends = (day(3), day(4)), (day(4), day(5))
-    assert touched(found, days, Times.of([(day(5), day(6))])) == ends[1:]
-    assert touched(found, days, Times.of([(day(3), day(6))])) == ends
-    assert touched(found, days, Times.of([(day(7), day(8))])) == ()
+    assert touched(found, days, TimeSet.of([(day(5), day(6))])) == ends[1:]
+    assert touched(found, days, TimeSet.of([(day(3), day(6))])) == ends
+    assert touched(found, days, TimeSet.of([(day(7), day(8))])) == ()
     passed = Completeness(event_time=day(6), delay=DAY)
-    assert touched(passed, days, Times.of([(day(5), day(6))])) == ends[1:]
-    assert touched(passed, days, Times()) == ()
+    assert touched(passed, days, TimeSet.of([(day(5), day(6))])) == ends[1:]
+    assert touched(passed, days, TimeSet()) == ()
 
 
 def test_the_newest_complete_window() -> None:
@@ -96,7 +96,7 @@ def test_windows_that_overlap() -> None:
     """Each hour a window of a thousand hours: the newest are told, and soon."""
     found = Completeness(event_time=day(40))
     hours = Windows(Slices(3_600), count=1_000)
-    told = touched(found, hours, Times.of([(day(1), day(40))]))
+    told = touched(found, hours, TimeSet.of([(day(1), day(40))]))
     assert len(told) == 936 and told[-1] == (day(40) - timedelta(hours=1_000), day(40))
 
 
@@ -110,11 +110,11 @@ def test_windows_that_overlap() -> None:
 def test_a_set_of_times_in_a_marker_is_in_order(plain: list) -> None:
     """What is not was not written by semel."""
     with pytest.raises(ValueError, match="not in order"):
-        Times.from_plain(plain)
+        TimeSet.from_plain(plain)
 
 
 def test_a_set_of_times_reads_itself() -> None:
     """As JSON, with microseconds."""
-    times = Times.of([(day(1), day(2.5)), (day(2), day(3)), (day(5), day(5))])
+    times = TimeSet.of([(day(1), day(2.5)), (day(2), day(3)), (day(5), day(5))])
     assert times.ranges == ((day(1), day(3)),)
-    assert Times.from_plain(times.to_plain()) == times
+    assert TimeSet.from_plain(times.to_plain()) == times

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.files.records import read_whole
-from semel.audit.exact import Rules, Word, csv_judge
+from semel.audit.exact import Rules, LineKind, csv_judge
 from semel.declare.ddl import parse
-from semel.formats.csv import Csv, read_header
+from semel.formats.csv import CsvFormat, read_header
 from semel.sources.files.audit import _bounds, _header_end
-from semel.sources.spec import Csv as Declared
+from semel.sources.spec import CsvOptions as Declared
 from tiers import examples
 
 PLAIN, ESCAPED, NONE, TABS = {}, {"escape": "\\"}, {"quote": "none"}, {"delimiter": "\t"}
@@ -71,9 +71,9 @@ RECORDS = [
 """(dialect, record, fields): None for a dead letter."""
 
 
-def form_of(declared: Declared) -> Csv:
+def form_of(declared: Declared) -> CsvFormat:
     quote = None if declared.quote == "none" else declared.quote
-    return Csv(
+    return CsvFormat(
         delimiter=declared.delimiter, quote=quote, escape=declared.escape,
         multiline=declared.multiline, header=False,
     )  # fmt: skip
@@ -98,8 +98,8 @@ def read(declared: Declared, data: bytes, width: int = 2) -> dict[int, list | No
         raw = data[start:end].removesuffix(b"\n").removesuffix(b"\r")
         if raw.strip(b" \t\r"):
             judged = judge(raw)
-            assert judged.word is not Word.UNSURE
-            audited[start] = list(judged.values) if judged.word is Word.GOOD else BAD
+            assert judged.word is not LineKind.UNSURE
+            audited[start] = list(judged.values) if judged.word is LineKind.GOOD else BAD
     assert found == audited
     return found
 
@@ -270,12 +270,12 @@ def test_quotes_are_judged_by_vectors() -> None:
     schema = pa.schema([("a", pa.string()), ("b", pa.string())])
 
     def seconds(line: bytes, **dialect) -> float:
-        parser = Csv(header=False, **dialect).parser(schema, schema.names)
+        parser = CsvFormat(header=False, **dialect).parser(schema, schema.names)
         data = line * 40_000
         best = float("inf")
         for _ in range(3):
             begin = time.process_time()
-            (block,) = read_whole(data, Csv(header=False, **dialect), schema, schema.names)[0]
+            (block,) = read_whole(data, CsvFormat(header=False, **dialect), schema, schema.names)[0]
             best = min(best, time.process_time() - begin)
             assert block.table.num_rows == 40_000
             assert not len(parser._quotes.doubtful(block.lines))

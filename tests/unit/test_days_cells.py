@@ -8,10 +8,10 @@ import pytest
 from semel.errors import LimitError
 from semel.model.batch import dag_run_of
 from semel.reports.intervals import DAYS_MAX, cells_of
-from semel.reports.progress import Facts, State, judge
+from semel.reports.progress import CellFacts, CellState, judge
 
-C, P, U, W = State.FINALIZED, State.PARTLY, State.UNCLAIMED, State.WAITING
-D, N, B = State.DONE, State.NOTHING, State.NO_BATCH
+C, P, U, W = CellState.FINALIZED, CellState.PARTLY, CellState.UNCLAIMED, CellState.WAITING
+D, N, B = CellState.DONE, CellState.NOTHING, CellState.NO_BATCH
 
 TABLE = {
     # unclaimed, waiting, done: (looked, not looked)
@@ -34,19 +34,19 @@ def test_the_state_of_every_cell(bits: tuple[bool, ...]) -> None:
     refused, failed, is_open, looked, between, *rest = bits
     unclaimed, waiting, done = rest
     found = judge(
-        Facts(
+        CellFacts(
             looked=looked, refused=refused, failed=failed, open=is_open, unclaimed=unclaimed,
             waiting=waiting, done=done, between=between,
         )  # fmt: skip
     )
     if refused:
-        assert found is State.REFUSED
+        assert found is CellState.REFUSED
     elif failed:
-        assert found is State.FAILED
+        assert found is CellState.FAILED
     elif is_open:
-        assert found is State.IN_WORK
+        assert found is CellState.IN_WORK
     elif looked and between and not any(rest):
-        assert found is State.EMPTY
+        assert found is CellState.EMPTY
     else:
         assert found is TABLE[tuple(rest)][0 if looked else 1]
 

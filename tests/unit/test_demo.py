@@ -235,7 +235,7 @@ def chained(spec):
 @pytest.mark.parametrize(("week", "done", "following"), [(0, True, 1), (4, True, 5), (4, False, 4)])
 def test_a_week_follows_when_the_last_one_is_done(spec, daily, chained, week, done, following):
     """A demo that failed is taken up again; only a week that succeeded is followed by the next."""
-    command.Progress(week=week, done=done).save()
+    command.DemoProgress(week=week, done=done).save()
     assert command._next_week(spec, daily, chained) == following
 
 
@@ -281,7 +281,7 @@ def test_nothing_lands_without_a_connection(spec, monkeypatch):
     monkeypatch.delenv("AIRFLOW_CONN_WAREHOUSE", raising=False)
     with pytest.raises(TerminalError, match=r"no connection 'warehouse'.*`export AIRFLOW_CONN_W"):
         command.run_week(as_json=True)
-    assert command.Progress.load() == command.Progress()
+    assert command.DemoProgress.load() == command.DemoProgress()
     assert not spec.source_root().exists()
 
 

@@ -10,8 +10,8 @@ import pytest
 from semel import pipeline
 from semel.archive import layout
 from semel_local.demo import exact, flights, follow, stream
-from semel_local.demo.airflow_api import Run, TaskState
-from semel_local.demo.progress import Progress
+from semel_local.demo.airflow_api import DagRun, TaskState
+from semel_local.demo.progress import DemoProgress
 from semel.errors import TerminalError, UnavailableError
 from semel.pipeline.spec import Spec
 
@@ -55,9 +55,9 @@ def test_files_of_a_forgotten_demo_are_refused(live: Spec) -> None:
     marker.touch()
     with pytest.raises(TerminalError, match=r"earlier demo.*flights_by_date.*make reset"):
         stream._next_week(live, by_date)
-    Progress(week=2, done=False).save(stream.NAME)
+    DemoProgress(week=2, done=False).save(stream.NAME)
     assert stream._next_week(live, by_date) == 2
-    assert Progress.load() == Progress()  # The other demo has its own.
+    assert DemoProgress.load() == DemoProgress()  # The other demo has its own.
 
 
 def test_the_truth_adds_up() -> None:
@@ -113,19 +113,19 @@ class Airflow:
     def __init__(self, *states: str) -> None:
         self.states = states
         self.looks = 0
-        self.failed: list[Run] = []
+        self.failed: list[DagRun] = []
 
-    def runs_of(self, name: str, first: dt.date, last: dt.date) -> list[Run]:
+    def runs_of(self, name: str, first: dt.date, last: dt.date) -> list[DagRun]:
         assert (name, [first, last]) == (stream.BY_DATE, DAYS)
         self.looks += 1
         done = self.states[: self.looks]
         states = [*done, *["running"] * (len(DAYS) - len(done))]
         return [
-            Run(run_id=f"backfill__{day}", state=state, date=day, seconds=1.0)
+            DagRun(run_id=f"backfill__{day}", state=state, date=day, seconds=1.0)
             for day, state in zip(DAYS, states, strict=True)
         ]
 
-    def failed_since(self, name: str, since: dt.datetime) -> list[Run]:  # noqa: ARG002
+    def failed_since(self, name: str, since: dt.datetime) -> list[DagRun]:  # noqa: ARG002
         assert name == stream.LIVE
         return self.failed
 
@@ -176,7 +176,7 @@ def test_a_run_that_fails_is_told(
     """With the end of its log, where to look, and how to go on; nothing is waited for any more."""
     airflow = Airflow("success", "failed")
     if which == "live":
-        airflow.failed = [Run(run_id="r", state="failed", date=None, seconds=1.0)]
+        airflow.failed = [DagRun(run_id="r", state="failed", date=None, seconds=1.0)]
     watch = stream.Watch(api=airflow, live=live, days=DAYS)
     with pytest.raises(TerminalError, match=r"failed, see http://airflow/.*goes on where"):
         watch.until(1, backfill=which == "backfill")

@@ -11,11 +11,11 @@ from semel import failpoints, pipeline
 from semel.archive import layout
 from semel.clients.queue import Pulled
 from semel_local.demo import exact, flights, queue, stream
-from semel_local.demo.progress import Progress
+from semel_local.demo.progress import DemoProgress
 from semel.errors import TerminalError
 from semel.pipeline.spec import Spec
 from semel.sources.queue.receive import batch_of
-from semel.sources.queue.segment import Part
+from semel.sources.queue.segment import OpenSegment
 from semel.sources.queue.spool import Spool
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ def segment(spec: Spec, numbers: list[int], attempt: int = 1) -> Path:
     """A sealed segment with the messages of these numbers."""
     spool = Spool(spec.source.spool_of(spec.name))
     spool.make()
-    part = Part.create(spool.open, spec.name, "nats:flights", NOW)
+    part = OpenSegment.create(spool.open, spec.name, "nats:flights", NOW)
     n = len(numbers)
     part.append(
         batch_of(
@@ -62,9 +62,9 @@ def test_a_spool_of_a_forgotten_demo_is_refused(spec: Spec, left: str) -> None:
         marker.touch()
     with pytest.raises(TerminalError, match=r"earlier demo.*flights_queue.*make reset"):
         queue._next_week(spec)
-    Progress(week=2, done=False).save(queue.NAME)
+    DemoProgress(week=2, done=False).save(queue.NAME)
     assert queue._next_week(spec) == 2
-    assert Progress.load() == Progress()  # The other demo has its own.
+    assert DemoProgress.load() == DemoProgress()  # The other demo has its own.
 
 
 def test_what_came_is_counted_in_the_spool(spec: Spec) -> None:
@@ -169,13 +169,13 @@ class Stream:
     """A stream that takes what is published, and dies with the `dies`th message."""
 
     def __init__(self, dies: int | None = None) -> None:
-        self.lines: list[flights.Line] = []
+        self.lines: list[flights.FlightLine] = []
         self.dies, self.befell = dies, []
 
     def published(self) -> int:
         return len(self.lines)
 
-    def publish(self, lines: list[flights.Line], after: int) -> None:
+    def publish(self, lines: list[flights.FlightLine], after: int) -> None:
         assert after == len(self.lines)
         self.lines += lines[: self.dies and self.dies - after]
         if self.dies and len(self.lines) == self.dies:

@@ -66,6 +66,6 @@ def test_a_cluster_without_epochs() -> None:
 def test_nobody_is_asked_where_the_table_tells() -> None:
     """A cluster of None cannot be asked: what is proven without it is not asked for."""
     there = {("t", 0): Extent(low=0, end=20, epoch=3), ("t", 1): Extent(low=0, end=20, epoch=3)}
-    read = {("t", 0): epochs.Read(end=20, epoch=3), ("t", 1): epochs.Read(end=25, epoch=2)}
+    read = {("t", 0): epochs.ReadPosition(end=20, epoch=3), ("t", 1): epochs.ReadPosition(end=25, epoch=2)}
     assert epochs.lost(None, read, there) == {("t", 1): 20}
     assert judge(Lies.WITHIN, Led.OTHER) is Proof.ASK

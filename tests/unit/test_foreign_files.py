@@ -13,10 +13,10 @@ from fixtures.batches.workbench import Workbench
 from fixtures.files.records import read_whole
 from semel import cli
 from semel.errors import SourceError
-from semel.formats.csv import Csv, read_header
+from semel.formats.csv import CsvFormat, read_header
 from semel.reports.gaps import unplanned
 from semel.sources.files.audit import _header_end, header_of
-from semel.sources.spec import Csv as Declared
+from semel.sources.spec import CsvOptions as Declared
 
 ROWS = b"id,n\n1,2\n3,4\n"
 TEXTS = {
@@ -109,7 +109,7 @@ def test_one_border_of_a_header(tmp_path: Path, text: bytes, end: int | str, mul
     byte: no record is taken for a part of the header.
     """
     schema = pa.schema([("id", pa.string()), ("n", pa.string())])
-    form, declared = Csv(multiline=multiline), Declared(multiline=multiline)
+    form, declared = CsvFormat(multiline=multiline), Declared(multiline=multiline)
     if isinstance(end, str):
         with pytest.raises(SourceError, match=end):
             read_header(io.BytesIO(text), form, schema)

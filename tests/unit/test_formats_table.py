@@ -44,8 +44,8 @@ def test_an_entry_is_whole(name: str) -> None:
         found = inspect.signature(getattr(SINKS[name].code(), function))
         assert list(found.parameters) == list(inspect.signature(wanted).parameters)[1:]
     properties = json_schema()["$defs"]
-    assert properties["FilesSink"]["properties"]["format"]["enum"] == list(SINKS)
-    assert properties["FilesSource"]["properties"]["format"]["enum"] == list(SOURCES)
+    assert properties["FilesSinkSpec"]["properties"]["format"]["enum"] == list(SINKS)
+    assert properties["FilesSourceSpec"]["properties"]["format"]["enum"] == list(SOURCES)
 
 
 def test_the_documents_name_them() -> None:
@@ -141,7 +141,7 @@ def test_an_unknown_source_format_is_never_another_one(tmp_path: Path) -> None:
     made.batch()
     (marker,) = markers(made.path)
     with pytest.raises(TerminalError, match="'avro' is not one of"):
-        FilesSource(context=spec.of_source(), root=tmp_path).joins(marker.claims[0])
+        FilesSource(context=spec.of_source(), root=tmp_path).can_join(marker.claims[0])
 
 
 TYPES = [*ddl.SCALARS, "json", "decimal(6,2)", "array<binary>", "map<string, date>",

@@ -4,35 +4,35 @@ import itertools
 
 import pytest
 
-from semel.sinks import Note
-from semel.sinks.held import Differences, Finding, Holds, Known, Told, compare, judge, named
+from semel.sinks import BatchNote
+from semel.sinks.held import Differences, BatchVerdict, Holds, KnownBatch, MarkerVerdict, compare, judge, named
 
-KNOWN = {told: number for number, told in enumerate((Told.LISTED, Told.POSSIBLE), 1)}
+KNOWN = {told: number for number, told in enumerate((MarkerVerdict.LISTED, MarkerVerdict.POSSIBLE), 1)}
 
 
-def note(number: int, **other: object) -> Note:
+def note(number: int, **other: object) -> BatchNote:
     values = {"pipeline": "flights", "batch_id": number, "commit_seq": number, "fence": 1}
-    return Note(**{**values, "rows": 10, "ledger": "ours", **other})  # type: ignore[arg-type]
+    return BatchNote(**{**values, "rows": 10, "ledger": "ours", **other})  # type: ignore[arg-type]
 
 
-def known(number: int, told: Told) -> Known:
+def known(number: int, told: MarkerVerdict) -> KnownBatch:
     of = {"batch_id": number, "root": number, "commit_seq": number, "fence": 1}
-    return Known(**of, rows=10, left=10, told=told)  # type: ignore[arg-type]
+    return KnownBatch(**of, rows=10, left=10, told=told)  # type: ignore[arg-type]
 
 
 # Attacks H1.
-@pytest.mark.parametrize("cell", list(itertools.product(Told, Holds)), ids=str)
-def test_each_cell(cell: tuple[Told, Holds]) -> None:
+@pytest.mark.parametrize("cell", list(itertools.product(MarkerVerdict, Holds)), ids=str)
+def test_each_cell(cell: tuple[MarkerVerdict, Holds]) -> None:
     """What the table says of a cell is what comes of a batch that is in it, and of no other one."""
     told, holds = cell
-    batches = [known(1, told)] if told is not Told.UNKNOWN else []
+    batches = [known(1, told)] if told is not MarkerVerdict.UNKNOWN else []
     of = {Holds.NOTHING: [], Holds.SAME: [note(1)], Holds.OTHER: [note(1, rows=9)]}[holds]
     found = compare("flights", "ours", batches, of)
     shown = {
-        Finding.FINE: Differences(),
-        Finding.MISSING: Differences(missing=tuple(batches)),
-        Finding.OTHER: Differences(others=tuple(of)),
-        Finding.STRAY: Differences(strays=tuple(of)),
+        BatchVerdict.FINE: Differences(),
+        BatchVerdict.MISSING: Differences(missing=tuple(batches)),
+        BatchVerdict.OTHER: Differences(others=tuple(of)),
+        BatchVerdict.STRAY: Differences(strays=tuple(of)),
     }
     assert found == shown[judge(told, holds)]
 
@@ -40,7 +40,7 @@ def test_each_cell(cell: tuple[Told, Holds]) -> None:
 @pytest.mark.parametrize("other", [{"commit_seq": 2}, {"fence": 2}, {"rows": 9}])
 def test_what_is_the_same(other: dict[str, int]) -> None:
     """A batch is another one by its place, its attempt, and how many rows it has."""
-    assert known(1, Told.LISTED).holds(note(1, **other)) is Holds.OTHER
+    assert known(1, MarkerVerdict.LISTED).holds(note(1, **other)) is Holds.OTHER
 
 
 # Attacks H1, H2.
@@ -53,7 +53,7 @@ def test_rows_that_are_their_own_note(other: dict[str, int], holds: Holds) -> No
     """They know neither attempt nor ledger, and some may have been deleted since; more are others.
     """
     told = note(1, fence=None, ledger=None, **other)
-    assert known(1, Told.LISTED).holds(told) is holds
+    assert known(1, MarkerVerdict.LISTED).holds(told) is holds
     assert compare("flights", "ours", [], [told]) == Differences(strays=(told,))
 
 
@@ -61,7 +61,7 @@ def test_rows_that_are_their_own_note(other: dict[str, int], holds: Holds) -> No
 def test_whose_notes_are_foreign() -> None:
     """Those of another pipeline or another ledger; who knows no ledger takes any for its own."""
     notes = [note(1), note(2, pipeline="other"), note(3, ledger="theirs"), note(4)]
-    batches = [known(number, Told.LISTED) for number in (1, 4)]
+    batches = [known(number, MarkerVerdict.LISTED) for number in (1, 4)]
     assert [one.batch_id for one in compare("flights", "ours", batches, notes).foreign] == [2, 3]
     assert [one.batch_id for one in compare("flights", None, batches, notes).foreign] == [2]
 

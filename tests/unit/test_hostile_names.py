@@ -20,7 +20,7 @@ from semel.errors import LimitError
 from semel.formats.output import NULL_FOLDER
 from semel.limits import FOLDER_NAME_BYTES_MAX
 from semel.pipeline.spec import Spec
-from semel.sinks.files.spec import FilesSink
+from semel.sinks.files.spec import FilesSinkSpec
 from semel.sources import Refusal
 from semel.sources.files.listing import file_time, list_files
 from semel.stage.part_files import PartWriter
@@ -65,7 +65,7 @@ def test_each_file_is_listed_refused_or_hidden(spec: Spec, names: list[bytes]) -
     listing = list_files(spec.of_source())
     refused = listing.refused
     shown = [name + SUFFIX for name in names if not (name + SUFFIX).startswith(b".")]
-    assert {os.fsencode(file.path) for file in listing.found} == {
+    assert {os.fsencode(file.path) for file in listing.items} == {
         os.fsencode(folder) + b"/" + name for name in shown if _is_text(name)
     }
     assert [item.reason for item in refused] == ["name"] * sum(not _is_text(n) for n in shown)
@@ -185,6 +185,6 @@ def test_validate_measures_folder_names_as_stage_writes_them(tmp_path: Path, let
     longest = letter * ((FOLDER_NAME_BYTES_MAX - len("=v")) // size)
     (tmp_path / folder(longest)).mkdir()
     declared = {"type": "files", "path": "out", "format": "parquet"}
-    assert FilesSink(**declared, partition_by=[longest]).folders == (longest,)
+    assert FilesSinkSpec(**declared, partition_by=[longest]).folders == (longest,)
     with pytest.raises(ValidationError, match="too long for the name of a folder"):
-        FilesSink(**declared, partition_by=[longest + letter])
+        FilesSinkSpec(**declared, partition_by=[longest + letter])

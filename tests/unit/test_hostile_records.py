@@ -18,7 +18,7 @@ from fixtures.files.hostile import FILES, lines_of
 from fixtures.files.records import read_whole
 from semel import limits
 from semel.errors import SourceError
-from semel.formats.csv import Csv
+from semel.formats.csv import CsvFormat
 from semel.formats.jsonl import JsonLines
 from semel.formats.records import OFFSET, read_split
 from semel.reports.gaps import unplanned
@@ -31,9 +31,9 @@ HEADER = b"id,n,at\n"
 
 FEW = settings(derandomize=True, database=None, deadline=None, max_examples=examples(60))
 
-def read(data: bytes, format: JsonLines | Csv) -> tuple[list[dict], dict[int, bytes]]:
+def read(data: bytes, format: JsonLines | CsvFormat) -> tuple[list[dict], dict[int, bytes]]:
     """Rows, and the raw bytes of what was rejected, by offset."""
-    columns = SCHEMA.names if isinstance(format, Csv) else None
+    columns = SCHEMA.names if isinstance(format, CsvFormat) else None
     blocks, rejected = read_whole(data, format, SCHEMA, columns)
     assert all(r.reason and r.detail.isprintable() for r in rejected)
     raws = {record.offset: record.raw for record in rejected}
@@ -59,7 +59,7 @@ def test_any_file_as_json_lines(data: bytes) -> None:
 def test_any_file_as_csv(data: bytes, header: bool) -> None:
     """The same of CSV, with the header left out where there is one."""
     head = HEADER if header else b""
-    rows, rejected = read(head + data, Csv(header=header))
+    rows, rejected = read(head + data, CsvFormat(header=header))
     lines = lines_of(head + data, b" \t\r")
     if header:
         del lines[0]
@@ -71,7 +71,7 @@ def test_any_file_as_csv(data: bytes, header: bool) -> None:
 @given(data=FILES)
 def test_any_file_as_csv_of_several_lines(data: bytes) -> None:
     """Where fields may hold newlines the records still are the file, one behind the other."""
-    rows, rejected = read(HEADER + data, Csv(multiline=True))
+    rows, rejected = read(HEADER + data, CsvFormat(multiline=True))
     starts = sorted([row[OFFSET] for row in rows] + [*rejected])
     assert len({*starts}) == len(starts)
     whole = HEADER + data

@@ -20,7 +20,7 @@ from semel.catalog import bloom, sortedids
 from semel.catalog.ids import hash_ids
 from semel.declare import ddl
 from semel.errors import TerminalError
-from semel.formats.csv import Csv
+from semel.formats.csv import CsvFormat
 from semel.formats.jsonl import JsonLines
 from semel.pipeline import identity
 
@@ -177,7 +177,7 @@ def tables(kind: str) -> dict[tuple[str, str], pa.Table]:
     """The one-row table of each text, by format, that a column of this type can be read from."""
     schema, found = pa.schema([("a", ddl.parse(kind).arrow())]), {}
     for text in TEXTS:
-        csv = Csv(delimiter=",", quote='"', multiline=False)
+        csv = CsvFormat(delimiter=",", quote='"', multiline=False)
         read = {
             "number": read_whole(f'{{"a": {text}}}\n'.encode(), JsonLines(), schema),
             "text": read_whole(f'{{"a": "{text}"}}\n'.encode(), JsonLines(), schema),

@@ -16,9 +16,9 @@ from confluent_kafka.admin import OffsetSpec
 from semel.errors import UnavailableError
 from semel.sinks.kafka.ends import ends_of
 from semel.sources.kafka import topics
-from semel.sources.kafka.audit.topics import Topics
+from semel.sources.kafka.audit.topics import TopicAuditor
 from semel.sources.kafka.edges import find_edges
-from semel.sources.kafka.matching import Does, Held, judge
+from semel.sources.kafka.matching import TopicDecision, LedgerMatch, judge
 from semel.sources.kafka.topics import Extent, FoundPartition
 
 
@@ -52,7 +52,7 @@ class Moving:
 
 def audited(admin: Moving) -> int:
     """Where a partition ends as an audit finds it."""
-    reading = Topics(None, None, admin, None, None)
+    reading = TopicAuditor(None, None, admin, None, None)
     claim = SimpleNamespace(name="t/0", identity="i/0", start=7, end=7)
     reading.place_of(claim)
     return claim.end
@@ -125,16 +125,16 @@ def test_no_offset_is_no_wonder_where_nothing_was_deleted() -> None:
 
 
 _SAYS = {
-    Does.BEGIN: "begin:",
-    Does.JOIN: "join:",
-    Does.GO_ON: "it goes on",
-    Does.REFUSE: "refused",
+    TopicDecision.BEGIN: "begin:",
+    TopicDecision.JOIN: "join:",
+    TopicDecision.GO_ON: "it goes on",
+    TopicDecision.REFUSE: "refused",
 }
 _HELD = {
-    Held.NOTHING: "nothing",
-    Held.OPEN: "its source partition, open or closed",
-    Held.CLOSED: "its source partition, open or closed",
-    Held.OTHER: "its name, under another topic's id",
+    LedgerMatch.NOTHING: "nothing",
+    LedgerMatch.OPEN: "its source partition, open or closed",
+    LedgerMatch.CLOSED: "its source partition, open or closed",
+    LedgerMatch.OTHER: "its name, under another topic's id",
 }
 
 
@@ -145,7 +145,7 @@ def test_the_table_of_the_page_is_the_one_of_the_code() -> None:
     found = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
     rows = [row for row in found if row and row[0] in _HELD.values()]
     assert len(rows) == 5
-    for held, known, shrunk in product(Held, (False, True), (False, True)):
+    for held, known, shrunk in product(LedgerMatch, (False, True), (False, True)):
         cells = _HELD[held], "yes" if known else "no", "yes" if shrunk else "no"
         (row,) = [
             row

@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from semel.catalog.runs import Run, span_seconds
+from semel.catalog.runs import IdRun, span_seconds
 from semel.collect.merge import merge_candidates
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def run(number: int, *, ids: int = 1000, expires_at: datetime = START, shard: int = 0) -> Run:
-    return Run(
+def run(number: int, *, ids: int = 1000, expires_at: datetime = START, shard: int = 0) -> IdRun:
+    return IdRun(
         id_run_id=number, pipeline_id=1, attempt_id=number, shard=shard, buckets=None,
         seq_min=number, seq_max=number, expires_at=expires_at, segment_id=1,
         ids=ids, filter_bytes=32, checksum="",
@@ -33,7 +33,7 @@ SIZES = {
 def test_runs_stay_few_and_rewrites_logarithmic(size, horizon):
     """After each merge a shard has 16 runs at most, and ids are rewritten log2(batches) times."""
     random_ = random.Random(1)
-    live: dict[int, Run] = {}
+    live: dict[int, IdRun] = {}
     written = stored = 0
     batches = 3000
     for number in range(batches):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from semel.errors import SemelError
 from semel.infer import sample
-from semel.infer.draft import Draft, Trial, draft, find, widened
+from semel.infer.draft import PipelineDraft, Trial, draft, find, widened
 from semel.infer.parse import blocks
 from semel.infer.text import yaml_of
 from semel.infer.write import write
@@ -28,7 +28,7 @@ SOME = settings(max_examples=examples(80), derandomize=True, database=None, dead
 
 
 @contextmanager
-def drafted(content: bytes, name: str) -> Iterator[tuple[Draft, Trial, Spec]]:
+def drafted(content: bytes, name: str) -> Iterator[tuple[PipelineDraft, Trial, Spec]]:
     """The draft from a file of this content, its trial, and the spec of the written file."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         data, pipelines = Path(folder, "data"), Path(folder, "pipelines")

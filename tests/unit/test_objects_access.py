@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from fixtures.kafka.registry import Answers, answering
 from semel.clients.objects import Store, access
-from semel.clients.objects.access import Place, options
+from semel.clients.objects.access import StoreLocation, options
 from semel.errors import SemelError, TerminalError
 
 KEYS = {"ours": base64.b64encode(b"a" * 32).decode(), "other": base64.b64encode(b"b" * 32).decode()}
@@ -66,7 +66,7 @@ def by_obstore(text: str, authority: str) -> None:  # noqa: ARG001 - of the envi
 
 
 def by_deltalake(text: str, authority: str) -> None:
-    told = options(Place.of("az://container/in"), "lake", lambda _: text)
+    told = options(StoreLocation.of("az://container/in"), "lake", lambda _: text)
     DeltaTable("az://container/in", storage_options={
         **told, "azure_storage_authority_host": authority, "max_retries": "0",
     })  # fmt: skip
@@ -122,7 +122,7 @@ def test_s3_is_asked_by_the_connection_alone(monkeypatch: pytest.MonkeyPatch) ->
         )  # fmt: skip
         with suppress(SemelError):
             next(Store("s3://bucket/in", "lake", lambda _: text).list(), None)
-        told = options(Place.of("s3://bucket/in"), "lake", lambda _: text)
+        told = options(StoreLocation.of("s3://bucket/in"), "lake", lambda _: text)
         with suppress(OSError):
             DeltaTable("s3://bucket/in", storage_options=told | {"max_retries": "0"})
     assert len(service.asked) > 1

@@ -11,11 +11,11 @@ from airflow.sdk import Connection
 from fixtures.batches.workbench import Workbench
 from semel.airflow import surroundings
 from semel.clients.objects import Object
-from semel.clients.objects.access import Place, opened
+from semel.clients.objects.access import StoreLocation, opened
 from semel.errors import SpecError, TerminalError
 from semel.sources.objects import listing
-from semel.sources.objects.listing import Scope
-from semel.sources.objects.times import FOLDERS_MAX, Times
+from semel.sources.objects.listing import KeyScope
+from semel.sources.objects.times import FOLDERS_MAX, ObjectTimes
 
 SOURCE = {
     "type": "objects", "url": "s3://bucket/in", "format": "jsonl", "schema": {"id": "string"},
@@ -81,7 +81,7 @@ def day(number: int, hour: int = 0) -> datetime:
 )
 def test_the_time_of_a_key(rule: str | None, key: str, when: datetime | None) -> None:
     """As its beginning says, or the whole of it; it has none where it does not follow the rule."""
-    assert Times(rule=rule).of(key, day(9)) == when
+    assert ObjectTimes(rule=rule).of(key, day(9)) == when
 
 
 @pytest.mark.parametrize(
@@ -102,16 +102,16 @@ def test_the_folders_of_a_window(
 ) -> None:
     """All that a key with a time in the window may lie in, and no others; None, so that all is
     listed, where no folder tells or there are more than FOLDERS_MAX."""
-    found = Times(rule=rule).folders(start, end)
+    found = ObjectTimes(rule=rule).folders(start, end)
     assert found == folders and len(found or ()) <= FOLDERS_MAX
 
 
 def test_what_a_listing_is_of() -> None:
     """Keys behind another one are greater by their bytes; a folder's name ends at a slash."""
-    assert "z" in Scope() and "a/x" in Scope(folders=("a",)) and "ab/x" not in Scope(folders=("a",))
-    after = Scope(after="a.jsonl")
+    assert "z" in KeyScope() and "a/x" in KeyScope(folders=("a",)) and "ab/x" not in KeyScope(folders=("a",))
+    after = KeyScope(after="a.jsonl")
     assert "b" in after and "a.jsonl" not in after and "A" not in after
-    assert "\uffff" not in Scope(after="\U00010000") and "\U00010001" in Scope(after="\U00010000")
+    assert "\uffff" not in KeyScope(after="\U00010000") and "\U00010001" in KeyScope(after="\U00010000")
 
 
 def test_a_listing_is_in_order_and_cut_as_a_list_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,16 +125,16 @@ def test_a_listing_is_in_order_and_cut_as_a_list_is(monkeypatch: pytest.MonkeyPa
     declared = SimpleNamespace(
         pattern="*", interval_from=None, ordered=False, url="s3://b", format="jsonl"
     )
-    shown = listing.list_objects(SimpleNamespace(declared=declared), store, Scope())
+    shown = listing.list_objects(SimpleNamespace(declared=declared), store, KeyScope())
     parts = [listing.part_of(one) for one in sorted(objects, key=lambda o: (o.modified, o.key))]
-    assert list(shown.found) == parts and len(shown.found) == 7
+    assert list(shown.items) == parts and len(shown.items) == 7
     for cut in (slice(None), slice(2, 5), slice(-2, None), slice(9, None)):
-        assert shown.found[cut] == parts[cut]
-    assert shown.found[-1] == parts[-1] and parts[0].fingerprint == "2:e|1"
+        assert shown.items[cut] == parts[cut]
+    assert shown.items[-1] == parts[-1] and parts[0].fingerprint == "2:e|1"
     assert shown.shows(["3.jsonl", "9.jsonl"]) == {"3.jsonl"}
     objects.append(objects[4])
     with pytest.raises(TerminalError, match="two objects that the client calls '4.jsonl'"):
-        listing.list_objects(SimpleNamespace(declared=declared), store, Scope())
+        listing.list_objects(SimpleNamespace(declared=declared), store, KeyScope())
 
 
 KEY = {"gcs_base_url": "http://127.0.0.1:9", "disable_oauth": True, "client_email": "a@b",
@@ -172,7 +172,7 @@ def test_a_connection_of_airflows(
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", "")
     spec = bench.spec(source=SOURCE | {"url": url, "connection": "lake"})
     surroundings.find_connections(spec)
-    store, who = opened(Place.of(url), "lake")
+    store, who = opened(StoreLocation.of(url), "lake")
     assert who == "the connection 'lake'"
     assert {key: store.config[key] for key in config} == config
     if keys:

@@ -195,9 +195,9 @@ def test_connections_go_where_source_and_sink_look(monkeypatch: pytest.MonkeyPat
     from semel.airflow import surroundings
     from semel.clients.kafka import registry
     from semel.clients.kafka.connection import config_of
-    from semel.sinks.postgres.spec import PostgresSink
+    from semel.sinks.postgres.spec import PostgresSinkSpec
     from semel.sinks.postgres.target import dsn_of
-    from semel.sources.kafka.spec import KafkaSource
+    from semel.sources.kafka.spec import KafkaSourceSpec
 
     known = {
         "warehouse": Connection(
@@ -214,8 +214,8 @@ def test_connections_go_where_source_and_sink_look(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", "")
     known["schemas"] = Connection(conn_id="schemas", conn_type="http", host="https://one:8081")
     monkeypatch.setenv("AIRFLOW_CONN_SCHEMAS", "")
-    source = KafkaSource.model_construct(connection="events", registry="schemas")
-    sink = PostgresSink.model_construct(connection="warehouse")
+    source = KafkaSourceSpec.model_construct(connection="events", registry="schemas")
+    sink = PostgresSinkSpec.model_construct(connection="warehouse")
     spec = SimpleNamespace(source=source, sink=sink)
     surroundings.find_connections(spec)
     reached = {"bootstrap.servers": "one:9092,two:9092", "sasl.password": "a/b@c"}

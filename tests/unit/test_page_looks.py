@@ -4,7 +4,7 @@ from threading import Event
 
 import pytest
 
-from semel.airflow.page.looks import Looks
+from semel.airflow.page.looks import QueryCache
 from semel.errors import SourceError
 from semel.reports.gaps import Gaps
 from semel.reports.progress import Sight
@@ -14,7 +14,7 @@ SIGHT = Sight(gaps=Gaps(pipeline="p", gaps=(), refusals=()), found=())
 
 def test_a_slow_look_is_not_waited_for_and_not_begun_twice() -> None:
     """Three pages share one look; when it is done, the next page has what it came to."""
-    looks, done, begun = Looks(0.05), Event(), []
+    looks, done, begun = QueryCache(0.05), Event(), []
 
     def look() -> Sight:
         begun.append(1)
@@ -31,7 +31,7 @@ def test_a_slow_look_is_not_waited_for_and_not_begun_twice() -> None:
 
 def test_a_fast_look_is_made_for_each_page() -> None:
     """What a page shows is so when it is loaded; other pipelines' looks are their own."""
-    looks, begun = Looks(30.0), []
+    looks, begun = QueryCache(30.0), []
 
     def look() -> Sight:
         begun.append(1)
@@ -43,7 +43,7 @@ def test_a_fast_look_is_made_for_each_page() -> None:
 
 def test_a_look_that_failed_is_told_and_made_again() -> None:
     """Its error is the page's; the next page looks again."""
-    looks = Looks(30.0)
+    looks = QueryCache(30.0)
 
     def fail() -> Sight:
         raise SourceError("gone")

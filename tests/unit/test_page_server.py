@@ -9,16 +9,16 @@ from fixtures.wait import wait_for
 from semel import settings
 from semel.airflow import surroundings
 from semel.airflow.page import looks as module
-from semel.airflow.page.looks import PAGE_LOOKS, Looks
+from semel.airflow.page.looks import PAGE_LOOKS, QueryCache
 from semel.errors import SourceError
-from semel.sinks.postgres.spec import PostgresSink
-from semel.sources.files.spec import FilesSource
+from semel.sinks.postgres.spec import PostgresSinkSpec
+from semel.sources.files.spec import FilesSourceSpec
 
 
 def test_failed_looks_that_nobody_asks_for_again_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks fail after their pages gave up, and nobody loads those pages again: others go on."""
     monkeypatch.setattr(module, "_KEPT_TIMES", 0.0)
-    looks, fail = Looks(0.01, threads=PAGE_LOOKS), Event()
+    looks, fail = QueryCache(0.01, threads=PAGE_LOOKS), Event()
 
     def failing() -> str:
         assert fail.wait(30)
@@ -34,7 +34,7 @@ def test_failed_looks_that_nobody_asks_for_again_make_room(monkeypatch: pytest.M
 
 def test_a_failed_look_is_told_to_the_page_that_comes_later() -> None:
     """A look that failed after its page gave up is told by the next one, as long as it is kept."""
-    looks, fail = Looks(0.05), Event()
+    looks, fail = QueryCache(0.05), Event()
 
     def failing() -> str:
         assert fail.wait(30)
@@ -56,8 +56,8 @@ def test_a_connection_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "told", {})
     monkeypatch.delenv("AIRFLOW_CONN_SHOP", raising=False)
     monkeypatch.setenv("SEMEL_STATE_DIR", "/nowhere")
-    sink = PostgresSink.model_construct(connection="shop")
-    spec = SimpleNamespace(source=FilesSource.model_construct(), sink=sink)
+    sink = PostgresSinkSpec.model_construct(connection="shop")
+    spec = SimpleNamespace(source=FilesSourceSpec.model_construct(), sink=sink)
     for address in ("postgres://one/a", "postgres://two/b", None):
         known["shop"] = address and SimpleNamespace(get_uri=lambda it=address: it)
         surroundings.find_connections(spec, settings.told)

@@ -7,7 +7,7 @@ import pytest
 
 from semel.errors import SourceError
 from semel.sources.queue import audit
-from semel.sources.queue.spec import UNKNOWN, NatsSource, SqsSource
+from semel.sources.queue.spec import UNKNOWN, NatsSourceSpec, SqsSourceSpec
 
 MADE = "2026-01-01T00:00:00.5Z"
 LATER = "2026-02-02T00:00:00Z"
@@ -35,8 +35,8 @@ RULE = {
 CASES = list(product(SEGMENTS, (None, "new", "old"), LAST))
 
 
-def nats(stream: str, address: str | None, message_id: str | None = "mid") -> NatsSource:
-    return NatsSource.model_validate({
+def nats(stream: str, address: str | None, message_id: str | None = "mid") -> NatsSourceSpec:
+    return NatsSourceSpec.model_validate({
         "type": "nats", "servers": "nats://h:4222", "stream": stream, "consumer": "c",
         "spool": "spool", "value": "json", "schema": {"a": "int", "mid": "string"},
         "address": address, "message_id": message_id,
@@ -90,7 +90,7 @@ def test_names_with_signs(name: str) -> None:
 
 def test_other_services(name: str = "arn:aws:sqs:eu-west-1:1:q") -> None:
     """Their addresses are what ids begin with, whatever came before."""
-    queue = SqsSource.model_validate({
+    queue = SqsSourceSpec.model_validate({
         "type": "sqs", "queue": "https://sqs.eu-west-1.amazonaws.com/1/q", "spool": "spool",
         "value": "json", "schema": {"a": "int"},
     })  # fmt: skip

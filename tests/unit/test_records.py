@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from fixtures.files.records import Rejected, read_whole
 from semel import limits
 from semel.errors import SourceError, SpecError
-from semel.formats.csv import Csv, read_header
+from semel.formats.csv import CsvFormat, read_header
 from semel.formats.jsonl import JsonLines
 from semel.formats.records import OFFSET
 from semel.model.reasons import Reason
 
-JSON, CSV, MULTI = JsonLines(), Csv(header=False), Csv(header=False, multiline=True)
+JSON, CSV, MULTI = JsonLines(), CsvFormat(header=False), CsvFormat(header=False, multiline=True)
 OF_JSON = pa.schema(
     [
         ("a", pa.int64()),
@@ -36,7 +36,7 @@ MIDNIGHT = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 
 
 def read(
-    data: bytes, form: JsonLines | Csv = JSON, schema: pa.Schema | None = None
+    data: bytes, form: JsonLines | CsvFormat = JSON, schema: pa.Schema | None = None
 ) -> tuple[list[dict], list[Rejected]]:
     """Rows (without the columns that are null) and rejected records of a whole file."""
     schema, columns = schema or (OF_JSON if form is JSON else OF_CSV), None
@@ -169,7 +169,7 @@ AROUND = {
     ("form", "line", "row"),
     [*((JSON, *good) for good in GOOD_JSON), *((CSV, *good) for good in GOOD_CSV)],
 )
-def test_good_line(form: JsonLines | Csv, line: bytes, row: dict) -> None:
+def test_good_line(form: JsonLines | CsvFormat, line: bytes, row: dict) -> None:
     """Nothing valid is rejected: unknown and repeated unknown keys, white space, CRLF, escapes. In
     CSV null is an empty field without quotes; quotes and spaces keep their meaning.
     """
@@ -185,7 +185,7 @@ def test_good_line(form: JsonLines | Csv, line: bytes, row: dict) -> None:
     ("form", "line", "reason"),
     [*((JSON, *bad) for bad in BAD_JSON), *((CSV, *bad) for bad in BAD_CSV)],
 )
-def test_bad_line_is_rejected_alone(form: JsonLines | Csv, line: bytes, reason: Reason) -> None:
+def test_bad_line_is_rejected_alone(form: JsonLines | CsvFormat, line: bytes, reason: Reason) -> None:
     """Each bad line between two good ones is the only one rejected, with its place and bytes; a
     quote that is open ends with it.
     """
@@ -208,7 +208,7 @@ LINES = {
 @pytest.mark.parametrize(("form", "schema"), [(JSON, OF_JSON), (CSV, OF_CSV), (CSV, TEXT)])
 @given(data=st.data())
 def test_verdict_is_independent_of_neighbours(
-    form: JsonLines | Csv, schema: pa.Schema, data: st.DataObject
+    form: JsonLines | CsvFormat, schema: pa.Schema, data: st.DataObject
 ) -> None:
     """What becomes of a line in any mix is what becomes of the line alone."""
     lines = data.draw(st.lists(st.sampled_from(LINES[form])))
@@ -237,7 +237,7 @@ def test_verdict_is_independent_of_neighbours(
         ("2020-01-01", 0),
     ],
 )
-def test_timestamps(form: JsonLines | Csv, text: str, hour: float) -> None:
+def test_timestamps(form: JsonLines | CsvFormat, text: str, hour: float) -> None:
     """ISO 8601; a value without zone is UTC, one with an offset becomes UTC; mixed in one block."""
     times = ["2020-01-01T00:00:00Z", text, "2020-01-01"]
     line = '{"t":"%s"}\n' if form is JSON else "1,a,%s\n"
@@ -252,7 +252,7 @@ def test_timestamps(form: JsonLines | Csv, text: str, hour: float) -> None:
     [*((JSON, pa.float32(), value) for value in ("NaN", "Infinity", "1e39")),
      *((CSV, pa.float64(), value) for value in ("NaN", "inf", "-Infinity", "1e400"))],
 )  # fmt: skip
-def test_number_that_is_not_finite(form: JsonLines | Csv, kind: pa.DataType, value: str) -> None:
+def test_number_that_is_not_finite(form: JsonLines | CsvFormat, kind: pa.DataType, value: str) -> None:
     """A number that the column's type cannot hold is rejected, not turned into infinity."""
     line = '{"f":%s}\n' if form is JSON else "%s\n"
     schema = pa.schema([("f", kind)])
@@ -288,9 +288,9 @@ def test_blank_lines_are_no_records():
 @pytest.mark.parametrize(
     ("form", "data"),
     [*((JSON, data) for data in (b"", b"\n", b"\r\n \n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n")),
-     (Csv(), b"")],
+     (CsvFormat(), b"")],
 )  # fmt: skip
-def test_file_without_records(form: JsonLines | Csv, data: bytes) -> None:
+def test_file_without_records(form: JsonLines | CsvFormat, data: bytes) -> None:
     """An empty file, blank lines, or a mark of UTF-8 alone: no records, none rejected."""
     assert read(data, form) == ([], [])
 
@@ -333,17 +333,17 @@ def test_a_header_with_a_name_that_is_near() -> None:
     for header, near in ((b"id,Fee\n", "Fee"), (b"id,fees\n", "fees")):
         declare = rf"lacks 'fee'.* Declare `columns: {{fee: {{names: \[{near}\]}}}}` in source"
         with pytest.raises(SourceError, match=declare):
-            read_header(io.BytesIO(header), Csv(), schema)
+            read_header(io.BytesIO(header), CsvFormat(), schema)
     with pytest.raises(SourceError) as told:
-        read_header(io.BytesIO(b"id,Fee\n"), Csv(), schema, samples=False)
+        read_header(io.BytesIO(b"id,Fee\n"), CsvFormat(), schema, samples=False)
     assert "Fee" not in str(told.value)
 
 
 def test_header_gives_the_order():
     """Columns follow the header's order, the table the schema's; the header is no record."""
     data = b'\xef\xbb\xbf"s",t,i\r\na,2020-01-01T02:00:00+02:00,1\r\n'
-    assert read_header(io.BytesIO(data), Csv(), OF_CSV) == (["s", "t", "i"], 12)
-    rows, rejected = read(data, Csv())
+    assert read_header(io.BytesIO(data), CsvFormat(), OF_CSV) == (["s", "t", "i"], 12)
+    rows, rejected = read(data, CsvFormat())
     assert rows == [{"i": 1, "s": "a", "t": MIDNIGHT, OFFSET: 12}]
     assert not rejected
 
@@ -353,7 +353,7 @@ def test_header_gives_the_order():
 def test_other_header(text):
     """A header with other, missing, more or repeated names is refused before any record."""
     with pytest.raises(SourceError, match="header"):
-        read_header(io.BytesIO(text), Csv(), OF_CSV)
+        read_header(io.BytesIO(text), CsvFormat(), OF_CSV)
 
 
 def test_blank_lines_in_one_column():
@@ -365,13 +365,13 @@ def test_blank_lines_in_one_column():
 
 def test_tabs_alone_with_tab_as_delimiter():
     """Where the delimiter is a tab, a line of tabs is a record of nulls."""
-    rows, rejected = read(b"\t\t\n1\ta\t\n", Csv(delimiter="\t", header=False))
+    rows, rejected = read(b"\t\t\n1\ta\t\n", CsvFormat(delimiter="\t", header=False))
     assert rows == [{OFFSET: 0}, {"i": 1, "s": "a", OFFSET: 3}] and not rejected
 
 
 def test_other_quote_and_delimiter():
     """Delimiter and quote are as declared, characters of regular expressions too."""
-    rows, rejected = read(b"1|^a|^^b^|\n2|^c|\n", Csv(delimiter="|", quote="^", header=False))
+    rows, rejected = read(b"1|^a|^^b^|\n2|^c|\n", CsvFormat(delimiter="|", quote="^", header=False))
     assert rows == [{"i": 1, "s": "a|^b", OFFSET: 0}]
     assert [record.offset for record in rejected] == [11]
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.files.records import read_whole
-from semel.formats.csv import Csv
+from semel.formats.csv import CsvFormat
 from semel.formats.jsonl import JsonLines
-from semel.formats.lines import BadRecords, Lines, Parser
+from semel.formats.lines import BadRecords, RecordLines, Parser
 from tiers import examples
 
 SCHEMA = pa.schema(
@@ -69,12 +69,12 @@ def csv_lines(draw: Callable) -> bytes:
     return ",".join(fields).encode()
 
 
-def lines_of(*texts: bytes) -> Lines:
+def lines_of(*texts: bytes) -> RecordLines:
     sizes = np.array([len(text) for text in texts])
     ends = np.cumsum(sizes + 1) - 1
     starts = ends - sizes
     data = b"\n".join([*texts, b""])
-    return Lines(data=data, starts=starts, ends=ends, offsets=starts, lengths=sizes + 1)
+    return RecordLines(data=data, starts=starts, ends=ends, offsets=starts, lengths=sizes + 1)
 
 
 def named(parser: Parser, texts: list[bytes]) -> dict[int, tuple]:
@@ -115,7 +115,7 @@ def test_only_bad_json_is_named(raws: list[bytes]) -> None:
 @given(st.lists(csv_lines(), min_size=1, max_size=6))
 def test_only_bad_csv_is_named(raws: list[bytes]) -> None:
     """The same of CSV."""
-    check(Csv(header=False).parser(SCHEMA, SCHEMA.names), raws)
+    check(CsvFormat(header=False).parser(SCHEMA, SCHEMA.names), raws)
 
 
 @pytest.mark.parametrize("beside", [b"", b'"u":NaN,', b'"v":1.2,'])
@@ -183,12 +183,12 @@ BAD_CSV = {
 KINDS = pytest.mark.parametrize(
     ("form", "good", "bad"),
     [(JsonLines(), GOOD_JSON, change) for change in BAD_JSON.values()]
-    + [(Csv(header=False), GOOD_CSV, change) for change in BAD_CSV.values()],
+    + [(CsvFormat(header=False), GOOD_CSV, change) for change in BAD_CSV.values()],
     ids=[*(f"jsonl-{name}" for name in BAD_JSON), *(f"csv-{name}" for name in BAD_CSV)],
 )
 
 
-def times_as_long(form: JsonLines | Csv, good: bytes, bad: tuple, *, every: int) -> float:
+def times_as_long(form: JsonLines | CsvFormat, good: bytes, bad: tuple, *, every: int) -> float:
     """How long lines take of which one in `every` is bad, as a multiple of the good lines' time."""
     lines = [good % n for n in range(8_000)]
     spoilt = [line if n % every else line.replace(*bad) for n, line in enumerate(lines)]
@@ -210,7 +210,7 @@ def times_as_long(form: JsonLines | Csv, good: bytes, bad: tuple, *, every: int)
 @pytest.mark.parametrize(("every", "times"), [(1, 60), (10, 8)])
 @KINDS
 def test_bad_input_is_read_in_bulk(
-    form: JsonLines | Csv, good: bytes, bad: tuple, every: int, times: int
+    form: JsonLines | CsvFormat, good: bytes, bad: tuple, every: int, times: int
 ) -> None:
     """Where every line is bad, the time is a small multiple of the good lines' and not a thousand;
     where one in ten is, thrice that of good lines, and in a block alone.

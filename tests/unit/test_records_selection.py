@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from fixtures.files.records import Rejected, blocks_of, rejected_of
 from semel import limits
 from semel.declare.parts import Unknown
-from semel.formats.csv import Csv
+from semel.formats.csv import CsvFormat
 from semel.formats.jsonl import JsonLines
-from semel.formats.lines import Lines
+from semel.formats.lines import RecordLines
 from semel.formats.records import OFFSET
 from semel.formats.selection import Selection
 
@@ -35,8 +35,8 @@ OF_FORMATS = {
     "json": (JsonLines(), JSON_LINES, [b"", BOM]),
     "json column": (JsonLines(json=("s",)), JSON_LINES, [b"", BOM]),
     "no other keys": (JsonLines(unknown=Unknown.QUARANTINE), JSON_LINES, [b"", BOM]),
-    "csv": (Csv(), CSV_LINES, [b"a,s\n", b"\xef\xbb\xbfa,s\r\n"]),
-    "multiline": (Csv(multiline=True), MULTILINE, [b"a,s\n"]),
+    "csv": (CsvFormat(), CSV_LINES, [b"a,s\n", b"\xef\xbb\xbfa,s\r\n"]),
+    "multiline": (CsvFormat(multiline=True), MULTILINE, [b"a,s\n"]),
 }
 
 
@@ -51,7 +51,7 @@ class Found:
     bytes_read: int
 
 
-def read(data: bytes, form: Csv | JsonLines, selection: Selection | None) -> Found:
+def read(data: bytes, form: CsvFormat | JsonLines, selection: Selection | None) -> Found:
     """All records of a file."""
     digest = xxhash.xxh3_128()
     rows, rejected, others, size = [], [], [], 0
@@ -146,7 +146,7 @@ def test_lines_that_move_together(parts: list[tuple[int, bool]]) -> None:
     taken = np.array([is_taken for _, is_taken in parts])
     lengths = np.array([len(text) + 1 for text in texts])
     starts = np.cumsum(lengths) - lengths
-    lines = Lines(
+    lines = RecordLines(
         data=bytearray(b"\n".join([*texts, b""])), starts=starts, ends=starts + lengths - 1,
         offsets=starts + 7, lengths=lengths,
     )  # fmt: skip

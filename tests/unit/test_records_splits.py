@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fixtures.files.records import rejected_of
 from semel import limits
 from semel.errors import SourceError
-from semel.formats.csv import Csv, read_header
+from semel.formats.csv import CsvFormat, read_header
 from semel.formats.jsonl import JsonLines
 from semel.formats.records import read_split
 from semel.formats.selection import among
@@ -53,7 +53,7 @@ def read(data: bytes, format, *, start, end, range_start=0, range_end, file=None
     """(rows, rejected records, digest, bytes read) of one split."""
     digest = xxhash.xxh3_128()
     columns = None
-    if isinstance(format, Csv):
+    if isinstance(format, CsvFormat):
         columns, _ = read_header(io.BytesIO(data), format, SCHEMA)
     blocks, rejected = [], []
     for block in read_split(
@@ -98,7 +98,7 @@ def cases(draw):
     sizes = [len(line) for line in lines]
     start, end = sum(sizes[:before]), sum(sizes[:behind])
     cuts = draw(st.lists(st.integers(start, end), max_size=6))
-    return b"".join(lines), Csv() if is_csv else JsonLines(), start, end, sorted(cuts)
+    return b"".join(lines), CsvFormat() if is_csv else JsonLines(), start, end, sorted(cuts)
 
 
 @given(case=cases(), block=st.integers(1, 200), step=st.integers(1, 50), stream=st.booleans())

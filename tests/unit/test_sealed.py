@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from semel.model.batch import Claim
-from semel.sources import Known, Matched, Partition, Window
+from semel.sources import LedgerView, MatchResult, Partition, Window
 from semel.sources.sealed.claims import find, locate
-from semel.sources.sealed.matching import Own, Twin, judge, match, refusal
-from semel.sources.sealed.parts import Listing, Looked, Part
+from semel.sources.sealed.matching import NameMatch, Twin, judge, match, refusal
+from semel.sources.sealed.parts import PartListing, Looked, SealedPart
 
 DOCS = Path(__file__).parents[2] / "docs" / "files.md"
 
@@ -30,7 +30,7 @@ def test_the_page_has_the_table() -> None:
     }
     assert told == {
         (own, twin): [judge(own, twin, by_position=by) for by in (True, False)]
-        for own, twin in itertools.product(Own, Twin)
+        for own, twin in itertools.product(NameMatch, Twin)
     }
 
 
@@ -60,12 +60,12 @@ class Shelf:
         declared = SimpleNamespace(part="file", unit="rows")
         return SimpleNamespace(name="p", by_position=self.by_position, declared=declared)
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> SealedPart:
         stamp = f"{name}:{self.contents[name]}"
         identity = self.moved.get(name, stamp)
-        return Part(name=name, identity=identity, fingerprint=stamp, length=10, when=self.when)
+        return SealedPart(name=name, identity=identity, fingerprint=stamp, length=10, when=self.when)
 
-    def look(self, part: Part) -> Looked:
+    def look(self, part: SealedPart) -> Looked:
         if part.name in self.errors:
             raise self.errors[part.name]
         if not self.contents[part.name]:
@@ -73,7 +73,7 @@ class Shelf:
         why = refusal(part, "schema", "") if part.name in self.misfits else None
         return Looked(part=part, length=part.length, key=self.contents[part.name][0], rows=10, refused=why)
 
-    def digest(self, part: Part) -> str:
+    def digest(self, part: SealedPart) -> str:
         if part.name in self.unread:
             raise self.unread[part.name]
         self.digested.append(part.name)
@@ -82,16 +82,16 @@ class Shelf:
     def removed(self, claim: Claim) -> None:  # noqa: ARG002
         return None
 
-    def discover(self) -> Listing:
-        return Listing(found=[*map(self.part, self.contents)], refused=[], complete=True)
+    def discover(self) -> PartListing:
+        return PartListing(items=[*map(self.part, self.contents)], refused=[], complete=True)
 
-    def below(self) -> list[Part]:
-        return [*self.discover().found]
+    def below(self) -> list[SealedPart]:
+        return [*self.discover().items]
 
     def is_put_away(self, known: Partition) -> bool:
         return known.name in self.put
 
-    def now(self, name: str) -> Part:
+    def now(self, name: str) -> SealedPart:
         if name not in self.contents:
             raise FileNotFoundError(2, "No such file or directory", name)
         return self.part(name)
@@ -120,30 +120,30 @@ class Shelf:
             if k.evidence["content"] in contents
         ]
 
-    def match(self, window: Window = None) -> Matched:
+    def match(self, window: Window = None) -> MatchResult:
         parts = [self.part(name) for name in self.contents if name not in self.refused]
         settled = {looks(k) for k in self.known if not k.closed and k.reached == 10}
         settled &= {looks(part) for part in parts}
-        known = Known(
+        known = LedgerView(
             partitions=[k for k in self.known if not k.closed and looks(k) not in settled],
             unsettled=[part for part in parts if looks(part) not in settled],
             refused=[],
             rows=self.rows,
         )
         refused = [SimpleNamespace(name=name) for name in self.refused]
-        listing = Listing(found=parts, refused=refused, complete=not self.away)
+        listing = PartListing(items=parts, refused=refused, complete=not self.away)
         return match(self, listing, known, window)
 
 
-def looks(shown: Part | Partition) -> tuple[str, str, str]:
+def looks(shown: SealedPart | Partition) -> tuple[str, str, str]:
     return shown.name, shown.identity, shown.fingerprint
 
 
-def refusals(found: Matched) -> dict[str, str]:
+def refusals(found: MatchResult) -> dict[str, str]:
     return {refusal.name: refusal.reason for refusal in found.refused}
 
 
-def went_on(found: Matched) -> dict[str, str | None]:
+def went_on(found: MatchResult) -> dict[str, str | None]:
     """By name: the name of the partition that goes on; None: a new one."""
     return {offer.name: offer.known and offer.known.name for offer in found.offers}
 
@@ -155,7 +155,7 @@ def test_of_two_copies_one_goes_on() -> None:
     shelf.read("a", "x1")
     found = shelf.match()
     assert went_on(found) == {"b": "a"} and refusals(found) == {"c": "copy"}
-    assert found.gone == []
+    assert found.lost == []
 
 
 # Attacks P22.
@@ -176,7 +176,7 @@ def test_equal_parts_of_another_interval() -> None:
     shelf = Shelf(contents={"a": "x1", "b": "x1"}, when=day)
     shelf.read("gone", "y1")
     found = shelf.match((day + timedelta(days=1), day + timedelta(days=2)))
-    assert refusals(found) == {} == went_on(found) and len(found.gone) == 1
+    assert refusals(found) == {} == went_on(found) and len(found.lost) == 1
 
 
 # Attacks P22.
@@ -216,7 +216,7 @@ def test_a_part_of_which_nothing_was_read_goes_on(by_position: bool, closed: boo
     shelf = Shelf(contents={"b": "x1"}, by_position=by_position)
     shelf.read("a", "x1", reached=0, closed=closed)
     found = shelf.match()
-    assert went_on(found) == {"b": "a"} and found.gone == []
+    assert went_on(found) == {"b": "a"} and found.lost == []
 
 
 # Attacks P9, P18.
@@ -226,10 +226,10 @@ def test_a_part_that_was_moved_beside_a_folder_that_is_away(by_position: bool) -
     shelf = Shelf(contents={"b": "x1"}, moved={"b": "a:x1"}, away=True, by_position=by_position)
     shelf.read("a", "x1")
     found = shelf.match()
-    assert went_on(found) == {"b": "a"} and refusals(found) == {} and found.gone == []
+    assert went_on(found) == {"b": "a"} and refusals(found) == {} and found.lost == []
     shelf.contents = {"b": "y1"}  # It was edited as well.
     found = shelf.match()
-    assert went_on(found) == {"b": None} and [g.partition.name for g in found.gone] == ["a"]
+    assert went_on(found) == {"b": None} and [g.partition.name for g in found.lost] == ["a"]
 
 
 # Attacks P9.
@@ -240,7 +240,7 @@ def test_a_part_that_was_moved_over_its_copy() -> None:
     shelf.read("b", "x1")
     found = shelf.match()
     assert went_on(found) == {"a": "a", "b": None}
-    assert [gone.partition.name for gone in found.gone] == ["b"]
+    assert [gone.partition.name for gone in found.lost] == ["b"]
 
 
 # Attacks P9, P13.
@@ -252,10 +252,10 @@ def test_the_name_of_a_part_that_was_put_away(by_position: bool) -> None:
     shelf.read("a", "x")
     found = shelf.match()
     assert refusals(found) == {} and went_on(found) == {"a": None}
-    assert [gone.partition.name for gone in found.gone] == ["a"]
+    assert [gone.partition.name for gone in found.lost] == ["a"]
     shelf.contents = {"a": "x"}
     found = shelf.match()
-    assert (refusals(found), found.gone) == ({}, [])
+    assert (refusals(found), found.lost) == ({}, [])
 
 
 def test_a_hard_link_to_a_settled_part() -> None:
@@ -273,7 +273,7 @@ def test_a_key_alone_proves_nothing() -> None:
     shelf = Shelf(contents={"b": "x2"})
     shelf.read("a", "x1")
     found = shelf.match()
-    assert went_on(found) == {"b": None} and [g.partition.name for g in found.gone] == ["a"]
+    assert went_on(found) == {"b": None} and [g.partition.name for g in found.lost] == ["a"]
 
 
 # Attacks P22.
@@ -292,7 +292,7 @@ def test_a_folder_that_is_away_makes_no_part_gone(by_position: bool) -> None:
     shelf = Shelf(contents={"b": "x1"}, away=True, by_position=by_position)
     shelf.read("a", "x1")
     found = shelf.match()
-    assert found.gone == []
+    assert found.lost == []
     assert refusals(found) == ({"b": "copy"} if by_position else {})
 
 
@@ -302,7 +302,7 @@ def test_a_name_that_is_refused_is_not_gone() -> None:
     shelf = Shelf(contents={"a": "x1", "b": "x1"}, refused={"a"})
     shelf.read("a", "x1")
     found = shelf.match()
-    assert found.gone == [] and refusals(found) == {"b": "copy"}
+    assert found.lost == [] and refusals(found) == {"b": "copy"}
 
 
 def test_a_part_that_was_closed_goes_on() -> None:
@@ -332,7 +332,7 @@ def test_a_part_that_moves_while_it_is_looked_at() -> None:
     shelf = Shelf(contents={"a": "x2", "b": "x1"}, errors={"a": FileNotFoundError("a")})
     shelf.read("a", "x1")
     found = shelf.match()
-    assert found.gone == [] and went_on(found) == {} and refusals(found) == {"b": "copy"}
+    assert found.lost == [] and went_on(found) == {} and refusals(found) == {"b": "copy"}
 
 
 def test_a_part_that_cannot_be_read() -> None:
@@ -340,7 +340,7 @@ def test_a_part_that_cannot_be_read() -> None:
     shelf = Shelf(contents={"a": "x2"}, errors={"a": PermissionError(13, "Permission denied")})
     shelf.read("a", "x1")
     found = shelf.match()
-    assert refusals(found) == {"a": "unreadable"} and found.gone == []
+    assert refusals(found) == {"a": "unreadable"} and found.lost == []
 
 
 def test_a_part_whose_content_cannot_be_read() -> None:
@@ -370,7 +370,7 @@ def test_a_name_that_is_free_and_is_written_to(reached: int) -> None:
     shelf.read("a", "x1", reached=reached)
     found = shelf.match()
     assert went_on(found) == {"a": None, "b": "a"} and refusals(found) == {}
-    assert found.gone == []
+    assert found.lost == []
 
 
 # Attacks P22.
@@ -380,7 +380,7 @@ def test_parts_that_change_places() -> None:
     shelf.read("a", "x1")
     shelf.read("b", "y1")
     found = shelf.match()
-    assert went_on(found) == {"a": "b", "b": "a"} and found.gone == []
+    assert went_on(found) == {"a": "b", "b": "a"} and found.lost == []
 
 
 def test_what_was_not_read_may_change() -> None:
@@ -410,14 +410,14 @@ def test_each_part_is_hashed_once_however_many_claims_look_for_theirs() -> None:
     for claim in known:
         shelf.read(claim.name, claim.evidence["content"])
         shelf.known[-1].evidence["bytes"] = 10
-    found = locate(shelf, shelf.discover().found, shelf.known)
+    found = locate(shelf, shelf.discover().items, shelf.known)
     assert [known.name for known in found] == [*shelf.contents] and len(shelf.digested) == 30
 
 
 def test_a_plan_of_many_new_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """No part is compared with all others."""
-    compared, same = [], Part.__eq__
-    monkeypatch.setattr(Part, "__eq__", lambda a, b: compared.append(a) or same(a, b))
+    compared, same = [], SealedPart.__eq__
+    monkeypatch.setattr(SealedPart, "__eq__", lambda a, b: compared.append(a) or same(a, b))
     shelf = Shelf(contents={f"n{at}": f"y{at}" for at in range(600)})
     shelf.read("a", "x1")
     assert len(shelf.match().offers) == 600

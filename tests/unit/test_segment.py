@@ -10,7 +10,7 @@ import pytest
 from fixtures.batches.account import quiet
 from fixtures.queue.segments import ADDRESS, messages, values_of
 from semel.errors import CorruptionError
-from semel.sources.queue.segment import Part, hold, read_foot, read_head, recover
+from semel.sources.queue.segment import OpenSegment, hold, read_foot, read_head, recover
 from semel.sources.queue.spool import Spool
 
 GROUPS = [[b"a", b"bb"], [b""], [b"c" * 500, b"d"]]
@@ -25,7 +25,7 @@ def spool(tmp_path: Path) -> Spool:
 
 def left(spool: Spool, groups: list[list[bytes]] = GROUPS) -> tuple[Path, list[int]]:
     """A part of a receiver that died behind its last group, and where its frames end."""
-    part = Part.create(spool.open, "events", ADDRESS, datetime.now(UTC))
+    part = OpenSegment.create(spool.open, "events", ADDRESS, datetime.now(UTC))
     ends, first = [part.end], 1
     for group in groups:
         part.append(messages(group, first))
@@ -119,7 +119,7 @@ def test_a_segment_that_is_sent_as_a_message_is_a_message(spool: Spool) -> None:
 # Attacks Q2.
 def test_a_living_receiver_is_let_alone(spool: Spool) -> None:
     """Its part is not sealed, nor one whose name is another file's by now."""
-    part = Part.create(spool.open, "events", ADDRESS, datetime.now(UTC))
+    part = OpenSegment.create(spool.open, "events", ADDRESS, datetime.now(UTC))
     part.append(messages([b"x"]))
     assert recover(part.path, spool.sealed) is None
     with open(part.path, "rb") as old:
@@ -137,7 +137,7 @@ def test_what_failed_once_is_not_tried_again(
 ) -> None:
     """After a sync that failed, the part takes nothing and cannot be sealed, though the next sync
     would say that all is well; recovery seals what is whole."""
-    part = Part.create(spool.open, "events", ADDRESS, datetime.now(UTC))
+    part = OpenSegment.create(spool.open, "events", ADDRESS, datetime.now(UTC))
     part.append(messages([b"x"]))
 
     def fails(_: int) -> None:

@@ -16,7 +16,7 @@ from semel.clients.queue import Pulled
 from semel.errors import UnavailableError
 from semel.sources.queue import segment
 from semel.sources.queue.receive import batch_of
-from semel.sources.queue.segment import Part, read_foot, read_groups, read_head, recover
+from semel.sources.queue.segment import OpenSegment, read_foot, read_groups, read_head, recover
 from semel.sources.queue.spool import Spool
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
@@ -50,8 +50,8 @@ def pulled(values: list[bytes], first: int = 0) -> Pulled:
     return found
 
 
-def begun(spool: Spool, groups: list[list[bytes]]) -> Part:
-    part = Part.create(spool.open, "events", "nats:s@1", NOW)
+def begun(spool: Spool, groups: list[list[bytes]]) -> OpenSegment:
+    part = OpenSegment.create(spool.open, "events", "nats:s@1", NOW)
     first = 0
     for values in groups:
         part.append(batch_of(pulled(values, first)))

@@ -10,11 +10,11 @@ import pytest
 
 from semel.clients.kafka.cluster import Cluster
 from semel.errors import TerminalError
-from semel.sinks import Won
+from semel.sinks import CommittedBatch
 from semel.sinks.kafka import encode
-from semel.sinks.kafka.encode import Messages
+from semel.sinks.kafka.encode import EncodedMessages
 from semel.sinks.kafka.landing import _ahead, _Block
-from semel.sinks.kafka.refused import RowCheck
+from semel.sinks.kafka.refused import KafkaRowCheck
 from semel.sinks.kafka.sink import KafkaSink
 from semel.sinks.kafka.target import KafkaTarget
 
@@ -50,7 +50,7 @@ ROWS = pa.table({
 def test_keys_and_headers(key: Any, keys: list[bytes | None]) -> None:
     """A key of one column is its text, of several an object; null is no key; headers likewise."""
     place = {"pipeline": "events", "batch_id": 7, "fence": 1, "commit_seq": 9}
-    won = Won(**place, files=(), schema=ROWS.schema, digest="", ledger="")
+    won = CommittedBatch(**place, files=(), schema=ROWS.schema, digest="", ledger="")
     declared = target(key=key, headers=(("the-id", "id"), ("day", "day")))
     [batch] = ROWS.to_batches()
     made = encode.messages(declared, won, batch)
@@ -86,7 +86,7 @@ def test_columns_that_make_no_messages(
 # Attacks KP6.
 def test_values_that_json_does_not_have_are_found() -> None:
     """NaN, infinities and years without four digits, also within nested values."""
-    refuses = RowCheck(target=target(key=None), bytes_max=1 << 20, keyed=False)
+    refuses = KafkaRowCheck(target=target(key=None), bytes_max=1 << 20, keyed=False)
     times = pa.array([0, 10**18, 0, 0], pa.timestamp("us", "UTC"))
     rows = pa.table({
         "x": [1.0, 2.0, float("nan"), 3.0], "at": times,
@@ -96,7 +96,7 @@ def test_values_that_json_does_not_have_are_found() -> None:
     assert found == {("number", 2), ("number", 3), ("range", 1)}
 
 
-_NONE = Messages(values=[], keys=[], headers=[], size=0)
+_NONE = EncodedMessages(values=[], keys=[], headers=[], size=0)
 
 
 def test_the_next_is_made_meanwhile() -> None:

@@ -7,8 +7,8 @@ import pytest
 from fixtures.batches.specs import CLICKS
 from semel.declare.parts import Dedup
 from semel.pipeline.spec import Spec
-from semel.sources.files.spec import FilesSource
-from semel.sources.spec import Csv
+from semel.sources.files.spec import FilesSourceSpec
+from semel.sources.spec import CsvOptions
 
 DAYS = CLICKS | {
     "name": "days", "description": "d", "schedule": "@daily",
@@ -51,10 +51,10 @@ def test_a_stored_spec_keeps_its_digest(stored: dict[str, Any], digest: str) -> 
 def test_a_key_that_comes_later_changes_a_digest_only_when_it_is_used() -> None:
     """A new key with its default leaves each digest as it was; another value is another digest."""
 
-    class LaterCsv(Csv):
+    class LaterCsv(CsvOptions):
         comment: str = ""
 
-    class LaterSource(FilesSource):
+    class LaterSource(FilesSourceSpec):
         csv: LaterCsv = LaterCsv()
         from_end: bool = False
 

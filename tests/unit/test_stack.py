@@ -18,7 +18,7 @@ from fixtures.wait import wait_for
 from semel import settings
 from semel_local import stack
 from semel.clients.kafka.connection import config_of
-from semel.clients.objects.access import Place, options
+from semel.clients.objects.access import StoreLocation, options
 from semel.clients.queue.nats import _config as nats_config
 from semel_local.demo.bucket import Bucket
 from semel.errors import NO_STEP, TerminalError, UnavailableError
@@ -232,7 +232,7 @@ def test_the_connections_of_servers_are_their_clients(monkeypatch):
     assert config_of("kafka", None) == {"bootstrap.servers": "127.0.0.1:9099"}
     found = nats_config("nats", None, settings.connection)
     assert found == {"servers": ["nats://127.0.0.1:9099"]}
-    found = options(Place.of("s3://lake"), "store")
+    found = options(StoreLocation.of("s3://lake"), "store")
     assert (found["endpoint"], found["region"]) == ("http://127.0.0.1:9099", "us-east-1")
     assert found["access_key_id"] == "semel"
     assert found["secret_access_key"] == layout.secret("store_password")

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from semel_local.stack import process
-from semel_local.stack.leader import Part, Record, end_recorded
+from semel_local.stack.leader import ChildProcess, Record, end_recorded
 
 # A main process with a child in a process group of its own, as Airflow's tasks are.
 BRANCHING = """
@@ -35,7 +35,7 @@ import sys
 from pathlib import Path
 from semel_local.stack import leader
 leader.START_GRACE_SECONDS = 0.5
-sys.exit(leader.lead(leader.Part.read(Path(sys.argv[1]))))
+sys.exit(leader.lead(leader.ChildProcess.read(Path(sys.argv[1]))))
 """
 
 
@@ -50,7 +50,7 @@ class Led:
     def __init__(self, folder: Path) -> None:
         self.child_file = folder / "child"
         self.record_file = folder / "part.record"
-        self.part = Part(
+        self.part = ChildProcess(
             name="part",
             command=[sys.executable, "-c", BRANCHING, CHILD, str(self.child_file)],
             env={},
@@ -76,7 +76,7 @@ class Led:
         return Record.read(self.record_file)
 
     @property
-    def child(self) -> process.Identity:
+    def child(self) -> process.ProcessIdentity:
         return process.identify(int(self.child_file.read_text()))
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fixtures.files.records import read_whole
 from semel.declare.ddl import parse
-from semel.formats.csv import Csv
+from semel.formats.csv import CsvFormat
 from semel.formats.jsonl import JsonLines
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
@@ -33,7 +33,7 @@ def test_the_table_is_true(kind: str, form: str, taken: bool, value: str) -> Non
     schema = pa.schema([("v", parse(kind).arrow()), ("z", pa.string())])
     line = f'{{"v":{value}}}' if form == "jsonl" else f"{value},z"
     texts = ("v",) if kind == "json" else ()
-    reader = JsonLines(json=texts) if form == "jsonl" else Csv(header=False)
+    reader = JsonLines(json=texts) if form == "jsonl" else CsvFormat(header=False)
     blocks, rejected = read_whole(line.encode(), reader, schema)
     table = blocks[0].table
     if taken:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from semel.declare.parts import DAY, WEEK, FolderWindow
 from semel.errors import LimitError
 from semel.model.windows import UTC_TIME, Slices
-from semel.sinks.files.spec import FilesSink
+from semel.sinks.files.spec import FilesSinkSpec
 from semel.stage import folders
 from semel.stage.job import OFFSET_COLUMN, SOURCE_COLUMN
 from semel.stage.part_files import PartWriter
@@ -98,7 +98,7 @@ def test_a_year_of_five_digits_is_an_error(tmp_path: Path) -> None:
     found = {file.folder for file in writer.close()}
     assert found == {"hour=9999-12-31T23", "hour=__HIVE_DEFAULT_PARTITION__"}
     berlin = window(zone="Europe/Berlin").model_dump() | {"window": "1 hour"}
-    sink = FilesSink(type="files", path="out", format="parquet", partition_by=[berlin])
+    sink = FilesSinkSpec(type="files", path="out", format="parquet", partition_by=[berlin])
     [refused] = folders.refused(sink, "p", rows(None, last))
     assert refused.rows.tolist() == [1] and refused.reason == "range"
     assert "'at' holds a time whose year has not four digits" in refused.detail

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from semel.audit import windows as audit_windows
 from semel.audit.windows import clock, slices_of_rows
-from semel.clients.duck import Engine
+from semel.clients.duck import DuckEngine
 from semel.declare.aggregate import END, START
-from semel.declare.parts import DAY, WEEK, Window
+from semel.declare.parts import DAY, WEEK, WindowSpec
 from semel.formats.merged import windows_of
 from semel.model.windows import UTC_TIME, Slices, Windows
 
@@ -81,7 +81,7 @@ def around(zone: str, seconds: int) -> np.ndarray:
     return np.unique((at[:, None] + beside).ravel()) * 1_000_000
 
 
-def judged(engine: Engine, zone: str, seconds: int, times: pa.Array) -> np.ndarray:
+def judged(engine: DuckEngine, zone: str, seconds: int, times: pa.Array) -> np.ndarray:
     """The starts of the slices of some times as the audit finds them, by SQL over zoneinfo."""
     slices_of_rows(engine, zone, seconds, times)
     found = engine.connection.execute("SELECT epoch_us(start) AS start FROM slice ORDER BY time")
@@ -89,12 +89,12 @@ def judged(engine: Engine, zone: str, seconds: int, times: pa.Array) -> np.ndarr
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine("audit") as engine:
+def engine() -> Iterator[DuckEngine]:
+    with DuckEngine("audit") as engine:
         yield engine
 
 
-def check_slices(engine: Engine, zone: str, seconds: int) -> None:
+def check_slices(engine: DuckEngine, zone: str, seconds: int) -> None:
     """Slices have no gap and no overlap, and writer and audit find the same ones."""
     times, slices = around(zone, seconds), Slices(seconds, zone)
     moments = pa.array(times).cast(UTC_TIME)
@@ -108,7 +108,7 @@ def check_slices(engine: Engine, zone: str, seconds: int) -> None:
 # Attacks AG7.
 @pytest.mark.parametrize("zone", [*ZONES, "America/New_York", "America/Goose_Bay"])
 @pytest.mark.parametrize("seconds", [60 * n for n in (20, 24, 40, 45, 90, 360)] + [1, DAY, WEEK])
-def test_where_clocks_go_back(engine: Engine, zone: str, seconds: int) -> None:
+def test_where_clocks_go_back(engine: DuckEngine, zone: str, seconds: int) -> None:
     """Each moment is in one slice, also of a length that divides no hour."""
     check_slices(engine, zone, seconds)
 
@@ -116,7 +116,7 @@ def test_where_clocks_go_back(engine: Engine, zone: str, seconds: int) -> None:
 # Attacks AG7.
 @given(st.sampled_from(sorted(available_timezones())), st.sampled_from(SIZES))
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_zone_and_length(engine: Engine, zone: str, seconds: int) -> None:
+def test_any_zone_and_length(engine: DuckEngine, zone: str, seconds: int) -> None:
     """Any that `validate` accepts."""
     check_slices(engine, zone, seconds)
 
@@ -126,7 +126,7 @@ def test_any_zone_and_length(engine: Engine, zone: str, seconds: int) -> None:
 @pytest.mark.timeout(7_200)
 @pytest.mark.parametrize("part", range(16))
 def test_all_zones_and_lengths(
-    engine: Engine, part: int, monkeypatch: pytest.MonkeyPatch
+    engine: DuckEngine, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Zones of one clock since 1970 are one: some 300 are left of 600, with 97 lengths each. A part
     takes two minutes, because each clock is read once.
@@ -146,7 +146,7 @@ ICU_DIFFERS = {
 
 
 @pytest.mark.proof
-def test_where_the_clock_of_duckdb_is_another(engine: Engine) -> None:
+def test_where_the_clock_of_duckdb_is_another(engine: DuckEngine) -> None:
     """So nothing is asked of it in a zone. Both are compared around each change, and each month."""
     low, high = (int(time.replace(tzinfo=UTC).timestamp()) for time in (FIRST, LAST))
     differs = set()
@@ -186,7 +186,7 @@ def test_a_midnight_that_is_taken_back() -> None:
 # Attacks AG7.
 @pytest.mark.parametrize("seconds", [DAY, WEEK])
 @pytest.mark.parametrize("zone", [*ZONES, "America/New_York"])
-def test_a_date_is_a_day_by_the_clock(engine: Engine, zone: str, seconds: int) -> None:
+def test_a_date_is_a_day_by_the_clock(engine: DuckEngine, zone: str, seconds: int) -> None:
     """A date counts in the window of its midnight, whichever side of Greenwich the zone is on. A day
     that the clock skipped counts in the next one.
     """
@@ -281,14 +281,14 @@ def test_sliding_windows_go_over_midnight() -> None:
 def test_what_is_refused(declared: dict[str, str], why: str) -> None:
     """A slice that begins nowhere in a day, and a zone that nobody knows."""
     with pytest.raises(ValidationError, match=why):
-        Window(**declared)
+        WindowSpec(**declared)
 
 
 def test_what_is_taken() -> None:
     for zone in ZONES:
         for size in ("1 s", "1 minute", "10 minutes", "1 hour", "1 day", "1 week"):
-            assert Window(size=size, zone=zone).windows.count == 1
-    sliding = Window(size="2 days", every="1 hour", delay="3 hours").windows
+            assert WindowSpec(size=size, zone=zone).windows.count == 1
+    sliding = WindowSpec(size="2 days", every="1 hour", delay="3 hours").windows
     assert (sliding.count, sliding.delay) == (48, timedelta(hours=3))
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from fixtures.files.records import read_whole
 from semel.formats import words
-from semel.formats.csv import Csv
+from semel.formats.csv import CsvFormat
 from semel.formats.jsonl import JsonLines
 from semel.formats.records import REJECTED_DETAIL_CHARS_MAX
 from semel.formats.words import FOUND_CHARS_MAX
@@ -94,7 +94,7 @@ def test_words_of_csv(column: str, value: str, expected: str, found: str) -> Non
     fields = ["" if name != column else field for name in SCHEMA.names]
     good = b",".join([b"1", *[b""] * (len(SCHEMA) - 1)])
     _, (bad,) = read_whole(
-        good + b"\n" + ",".join(fields).encode() + b"\n" + good, Csv(header=False), SCHEMA
+        good + b"\n" + ",".join(fields).encode() + b"\n" + good, CsvFormat(header=False), SCHEMA
     )
     assert bad.detail == f"{column}: expected {expected}, found {found}"
 
@@ -138,7 +138,7 @@ def test_words_of_a_json_record(text: str, said: str) -> None:
 )
 def test_words_of_a_csv_record(text: bytes, said: str) -> None:
     """What is wrong with a record as a whole."""
-    _, (bad,) = read_whole(text + b"\n", Csv(header=False), SCHEMA)
+    _, (bad,) = read_whole(text + b"\n", CsvFormat(header=False), SCHEMA)
     assert bad.detail.startswith(said)
 
 

@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from semel.archive import layout
 from semel.archive.claims import read_claims, to_claim, typed
-from semel.archive.provenance import Named
+from semel.archive.provenance import CodeDigests
 from semel.errors import CorruptionError, SpecError
 from semel.model.arrow import arrow_type
 from semel.model.batch import Claim, Counts
 from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, MarkedFile
 from semel.model.plain import parsed
-from semel.model.times import Times
+from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
 from semel.sinks.spec import archive_of
 from semel.storage import checksum
@@ -93,11 +93,11 @@ class Marker:
     generation: int
     replay: Replay | None
     admits: Admits | None
-    code: Named | None
+    code: CodeDigests | None
     code_digest: str | None
     parser_rules: int
     buckets: Buckets | None
-    covers: Times
+    covers: TimeSet
     times: dict[int | None, tuple[datetime, datetime]]
     complete_to: datetime | None
     exact_from: int | None
@@ -279,11 +279,11 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         generation=int(plain.get("generation", 1)),
         replay=typed(Replay, plain["replay"]) if "replay" in plain else None,
         admits=typed(Admits, plain["admits"]) if "admits" in plain else None,
-        code=Named.from_json(plain["code"]) if "code" in plain else None,
+        code=CodeDigests.from_json(plain["code"]) if "code" in plain else None,
         code_digest=plain.get("code_digest"),
         parser_rules=int(plain.get("parser_rules", 1)),
         buckets=Buckets.of_ranges(plain["buckets"]) if "buckets" in plain else None,
-        covers=Times.from_plain(plain.get("covers", ())),
+        covers=TimeSet.from_plain(plain.get("covers", ())),
         times=dict(map(_time, plain.get("times", ()))),
         complete_to=_complete_to(plain),
         exact_from=plain.get("exact_from", spec.exact_from),

@@ -14,8 +14,8 @@ from semel.ledger import Ledger, rows
 from semel.model.batch import Pipeline
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
-from semel.sinks import Newest, Notes, Remote, Sink, held
-from semel.sinks.held import Differences, Known, Told
+from semel.sinks import NotesQuery, Notes, RemoteSink, Sink, held
+from semel.sinks.held import Differences, KnownBatch, MarkerVerdict
 
 NOTES_HELD = 200
 """Newest batches to check a target against before each batch: a restored older table lacks these
@@ -77,12 +77,12 @@ def not_of(
 
 def known_batches(
     connection: sa.Connection, pipeline: Pipeline, *, every: bool = False
-) -> list[Known]:
+) -> list[KnownBatch]:
     """The batches that the ledger expects in a pipeline's target: the newest, or `every` one."""
     newest = None if every else NOTES_HELD
     values = {"pipeline_id": pipeline.pipeline_id, "newest": newest}
     return [
-        Known(
+        KnownBatch(
             batch_id=r["batch_id"],
             root=r["root"],
             commit_seq=r["commit_seq"],
@@ -90,14 +90,14 @@ def known_batches(
             rows=r["rows"],
             left=r["left"],
             finalized_at=r["finalized_at"],
-            told=Told.LISTED if r["finalized_at"] and not r["replaced"] and r["left"]
-            else Told.POSSIBLE,
+            told=MarkerVerdict.LISTED if r["finalized_at"] and not r["replaced"] and r["left"]
+            else MarkerVerdict.POSSIBLE,
         )
         for r in rows(connection, "batch", "known", **values)
     ]  # fmt: skip
 
 
-def by_markers(markers: Iterable[Marker]) -> list[Known]:
+def by_markers(markers: Iterable[Marker]) -> list[KnownBatch]:
     """The batches of these markers, with the generations that were replaced.
 
     CorruptionError: a marker that was kept aside is gone or damaged.
@@ -107,14 +107,16 @@ def by_markers(markers: Iterable[Marker]) -> list[Known]:
         for marker in generations(newest):
             left = sum(file.records for file in marker.of_kind(Kind.DATA))
             found.append(
-                Known(
+                KnownBatch(
                     batch_id=marker.made_by,
                     root=marker.batch_id,
                     commit_seq=marker.commit_seq,
                     fence=marker.replay.fence if marker.replay else marker.fence,
                     rows=left + marker.erased_rows,
                     left=left,
-                    told=Told.LISTED if marker is newest and left else Told.POSSIBLE,
+                    told=MarkerVerdict.LISTED
+                    if marker is newest and left
+                    else MarkerVerdict.POSSIBLE,
                 )
             )
     return found
@@ -125,7 +127,7 @@ def check_held(
     ledger: Ledger,
     pipeline: Pipeline,
     sink: Sink,
-    known: list[Known],
+    known: list[KnownBatch],
     staged: Path | None,
     *,
     replay: bool = False,
@@ -136,9 +138,9 @@ def check_held(
     the folder of an attempt's data files. A `replay` may publish what is missing.
     """
     kept, count = Path(pipeline.archive_path), NOTES_HELD if staged else None
-    listed = [one for one in known if one.told is Told.LISTED]
+    listed = [one for one in known if one.told is MarkerVerdict.LISTED]
     has = max(listed, key=attrgetter("finalized_at")).batch_id if listed else None
-    newest = staged and Newest(pipeline.name, count, staged, has)
+    newest = staged and NotesQuery(pipeline.name, count, staged, has)
     there, notes = traces.markers(kept), sink.notes(newest)
     if notes is not None and newest is None:
         notes.check()
@@ -160,7 +162,7 @@ def check_held(
 
 
 def _differences(
-    pipeline: Pipeline, known: list[Known], notes: Notes | None, count: int | None
+    pipeline: Pipeline, known: list[KnownBatch], notes: Notes | None, count: int | None
 ) -> Differences:
     """Compare only the batch numbers that both sides were asked for."""
     if notes is None:
@@ -180,7 +182,7 @@ def _first(asked: list[int], count: int | None) -> int:
     return min(asked) if count is not None and len(asked) >= count else 0
 
 
-def _unknown(known: list[Known], there: set[int], count: int | None) -> set[int]:
+def _unknown(known: list[KnownBatch], there: set[int], count: int | None) -> set[int]:
     first = _first([one.batch_id for one in known], count)
     return {number for number in there if number >= first} - {one.root for one in known}
 
@@ -211,7 +213,7 @@ def refuse_unknown(pipeline: Pipeline, unknown: Collection[int]) -> None:
 
 
 # Keeps H2.
-def check_markers(spec: Spec, sink: Remote) -> None:
+def check_markers(spec: Spec, sink: RemoteSink) -> None:
     """TerminalError: a target lacks what a pipeline's markers list, or holds another's rows.
 
     Rows that no marker lists may be in progress: the ledger is not asked.

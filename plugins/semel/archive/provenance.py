@@ -32,7 +32,7 @@ _SUFFIXES = (".py", ".sql")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named:
+class CodeDigests:
     """Code as the ledger and markers name it: the hex SHA-256 of its files, by file name. `zones`:
     the version of the time zone database. None: not known.
     """
@@ -43,7 +43,7 @@ class Named:
     zones: str | None = None
 
     @classmethod
-    def from_json(cls, plain: object) -> "Named":
+    def from_json(cls, plain: object) -> "CodeDigests":
         """Parse and check it. ValueError: it is something else."""
         if not (
             isinstance(plain, dict)
@@ -79,10 +79,10 @@ class Code:
     zones: str | None
 
     @property
-    def named(self) -> Named:
+    def named(self) -> CodeDigests:
         """The same with digests in place of the texts."""
         files = {name: _sha256(text) for name, text in sorted(self.texts.items())}
-        return Named(
+        return CodeDigests(
             semel=self.semel, git_commit=self.git_commit, files=files, zones=self.zones
         )
 
@@ -180,19 +180,19 @@ def _keep(folder: Path, code: Code) -> None:
                 ) from None
 
 
-def of_attempt(attempt: Path) -> Named | None:
+def of_attempt(attempt: Path) -> CodeDigests | None:
     """The code of an attempt. None: its folder does not say; finalize goes on without it."""
     return _read(attempt / _RECORD, lambda plain: plain)
 
 
-def of_marker(marker: Path) -> Named | None:
+def of_marker(marker: Path) -> CodeDigests | None:
     """The code of a finalized batch. None: its marker does not say, or is damaged or gone."""
     return _read(marker, lambda plain: plain["code"])
 
 
-def _read(path: Path, part: Callable[[Any], object]) -> Named | None:
+def _read(path: Path, part: Callable[[Any], object]) -> CodeDigests | None:
     try:
-        return Named.from_json(part(parsed(path.read_bytes())))
+        return CodeDigests.from_json(part(parsed(path.read_bytes())))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 

@@ -30,7 +30,7 @@ from semel.model.batch import Attempt, Batch, Claim, Counts, Pipeline
 from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, ManifestFile
 from semel.model.plain import parsed
-from semel.model.times import Times
+from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
 from semel.storage import (
     Sealed,
@@ -92,7 +92,7 @@ def content(
         **_admits(batch),
         **({"exact_from": pipeline.exact_from} if (pipeline.exact_from or 1) > 1 else {}),
         **_times(times),
-        **_covers(None if won["covers"] is None else Times.from_ledger(won["covers"])),
+        **_covers(None if won["covers"] is None else TimeSet.from_ledger(won["covers"])),
         **_buckets(None if won["buckets"] is None else Buckets.from_ledger(won["buckets"])),
         "files": [
             {
@@ -118,7 +118,7 @@ def _buckets(buckets: Buckets | None) -> dict[str, Any]:
     return {} if buckets is None else {"buckets": buckets.ranges}
 
 
-def _covers(covers: Times | None) -> dict[str, Any]:
+def _covers(covers: TimeSet | None) -> dict[str, Any]:
     return {} if covers is None else {"covers": covers.to_plain()}
 
 

@@ -34,9 +34,9 @@ from semel.audit import fast, files, generations, windows
 from semel.audit.generations import Generations
 from semel.audit.reading import Reading, claims_of
 from semel.audit.source_reader import Kept, Letters, letters_table
-from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, Check, Findings, Offender, Verdict
-from semel.clients.duck import Engine, zoneless
-from semel.declare.parts import Scope
+from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, Obligation, Findings, Offender, AuditVerdict
+from semel.clients.duck import DuckEngine, zoneless
+from semel.declare.parts import RepeatScope
 from semel.declare.wording import count, those
 from semel.errors import CorruptionError, TerminalError, first_line
 from semel.formats.output import columns_for_readers, columns_in_files, rows_of
@@ -47,11 +47,19 @@ from semel.model.reasons import DecidedBy, Reason
 from semel.model.windows import zones_version
 from semel.pipeline.opening import open_sink, open_sinks
 from semel.pipeline.spec import Spec
-from semel.sinks import MiscountError, Note, Notes, OutputGoneError, Sink, SupersededError, held
-from semel.sinks.held import Told
+from semel.sinks import (
+    MiscountError,
+    BatchNote,
+    Notes,
+    OutputLostError,
+    Sink,
+    SupersededError,
+    held,
+)
+from semel.sinks.held import MarkerVerdict
 from semel.sinks.spec import archive_of
 
-__all__ = ["Check", "Offender", "Verdict", "audit"]
+__all__ = ["Obligation", "Offender", "AuditVerdict", "audit"]
 
 _POSITION = ("_semel_source", "_semel_offset")
 _UNPROVEN = "cannot be proven, but for their files"
@@ -63,7 +71,7 @@ _PROVED_BY = {
 }
 
 
-def audit(spec: Spec, sink_path: str | Path | None = None) -> Verdict:
+def audit(spec: Spec, sink_path: str | Path | None = None) -> AuditVerdict:
     """Audit a pipeline's sink (`sink_path`: another folder than the spec's).
 
     The specs of the batches are those in their markers; `spec` gives the name, the sink, and the
@@ -76,20 +84,20 @@ def audit(spec: Spec, sink_path: str | Path | None = None) -> Verdict:
     else:
         sink = Path(sink_path)
         kept = archive_of(sink)
-    with Engine("audit") as engine:
+    with DuckEngine("audit") as engine:
         return _Audit(spec, sink, kept, engine).run()
 
 
 class _Audit:
     """One audit: the steps in their order."""
 
-    def __init__(self, spec: Spec, sink: Path | None, kept: Path, engine: Engine) -> None:
+    def __init__(self, spec: Spec, sink: Path | None, kept: Path, engine: DuckEngine) -> None:
         self._spec, self._sink, self._archive, self._engine = spec, sink, kept, engine
         self._findings = Findings()
         self._markers: list[Marker] = []
         self._replaced = Generations()
         self._letters: Letters = {}
-        self._output_gone: dict[int, OutputGoneError] = {}
+        self._output_gone: dict[int, OutputLostError] = {}
         self._other_windows: set[int] = set()
         self._superseded: dict[int, SupersededError] = {}
         self._notes: Notes | None = None
@@ -97,7 +105,7 @@ class _Audit:
         self._to_replay: set[int] = set()
         self._samples = spec.limits.log_samples
 
-    def run(self) -> Verdict:
+    def run(self) -> AuditVerdict:
         # 1. Files before markers: what is finalized meanwhile is then listed by its marker.
         there = files.below(self._sink, self._archive)
         self._notes = self._noted()
@@ -161,7 +169,7 @@ class _Audit:
         except CorruptionError:
             return  # Blamed before, among the generations.
         found = held.compare(self._spec.name, None, known, self._notes.found)
-        newest = {one.commit_seq: one.batch_id for one in known if one.told is Told.LISTED}
+        newest = {one.commit_seq: one.batch_id for one in known if one.told is MarkerVerdict.LISTED}
         for note in found.strays:
             if note.batch_id > newest.get(note.commit_seq, 0):
                 self._in_flight.add(note.batch_id)
@@ -189,16 +197,16 @@ class _Audit:
         with suppress(TerminalError), open_sink(self._spec) as sink:
             if sink.replaceable:
                 self._to_replay |= missing
-            for number, rows in sink.strays(listed).items():
+            for number, rows in sink.count_strays(listed).items():
                 are = "row in the sink is" if rows == 1 else "rows in the sink are"
                 what = f"{rows} {are} of it, and no marker lists {'it' if rows == 1 else 'them'}"
                 offender = Offender(what=what, batch=number)
                 self._findings.blame("strays", offender, count=rows)
-            if rows := sink.unmerged():
+            if rows := sink.count_unmerged():
                 what = f"{rows} partial rows are in no window, so the view passes over them"
                 self._findings.blame("output", Offender(what=what), count=rows)
 
-    def _stray(self, note: Note, what: str) -> None:
+    def _stray(self, note: BatchNote, what: str) -> None:
         self._findings.blame("strays", Offender(what=what, batch=note.batch_id))
 
     def _read_letters(self) -> None:
@@ -288,7 +296,7 @@ class _Audit:
                     self._to_replay.add(marker.batch_id)
             except SupersededError as error:
                 self._superseded[marker.batch_id] = error
-            except OutputGoneError as error:
+            except OutputLostError as error:
                 self._reading.lost.add(marker.batch_id)
                 self._output_gone[marker.batch_id] = error
             except TerminalError as error:
@@ -334,7 +342,7 @@ class _Audit:
                 "horizon_seconds": first.dedup.horizon.total_seconds(),
                 "matched_by": _matched_by(marker),
                 "identified": marker.exact,
-                "bucketed": first.dedup.scope is Scope.BUCKET,
+                "bucketed": first.dedup.scope is RepeatScope.BUCKET,
                 "timed": _is_counted(marker),
                 "transformed": bool(marker.spec.transforms),
                 "checked": not first.sink.in_folder or bool(first.sink.partition_by),
@@ -441,7 +449,7 @@ class _Audit:
         """
         return marker.batch_id in self._superseded or marker.commit_seq < self._upserted
 
-    def _verdict(self) -> Verdict:
+    def _verdict(self) -> AuditVerdict:
         ways = sorted({_matched_by(marker) for marker in self._markers})
         notes = []
         if not self._markers:
@@ -483,7 +491,7 @@ class _Audit:
         kinds = self._spec.column_types().items()
         if apart := [name for name, kind in kinds if not fast.compared(kind)]:
             notes.append(f"the values of {', '.join(apart)} (nested, json) were not compared")
-        return Verdict(
+        return AuditVerdict(
             pipeline=self._spec.name,
             sink=str(self._sink or open_sink(self._spec).address),
             batches=len(self._markers),

@@ -20,9 +20,9 @@ from semel import limits
 from semel.declare.ddl import ColumnType
 from semel.declare.parts import REST_COLUMN, Unknown
 from semel.sources.reread import split_fields
-from semel.sources.spec import Csv
+from semel.sources.spec import CsvOptions
 
-Judge = Callable[[bytes], "Judged"]
+Judge = Callable[[bytes], "JudgedLine"]
 
 _TOO_LONG = f"it is longer than {limits.RECORD_BYTES_MAX} bytes"
 _INTEGERS = {"bigint": 64, "int": 32, "smallint": 16}
@@ -37,7 +37,7 @@ _TIME = re.compile(
 )
 
 
-class Word(StrEnum):
+class LineKind(StrEnum):
     """Whether a line is a record. `unsure`: readers may differ here, so either answer stands."""
 
     GOOD = "good"
@@ -58,10 +58,10 @@ class Rules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class JudgedLine:
     """A line's verdict, why it is not good, its values as text (None where null or nested)."""
 
-    word: Word
+    word: LineKind
     why: str = ""
     values: tuple[str | None, ...] = ()
 
@@ -88,23 +88,23 @@ class _Object(dict):
 def json_judge(columns: dict[str, ColumnType], rules: Rules) -> Judge:
     """The judge of JSON Lines."""
 
-    def judge(raw: bytes) -> Judged:
+    def judge(raw: bytes) -> JudgedLine:
         return _judge(raw, lambda text, doubts: _json_values(text, columns, rules, doubts))
 
     return judge
 
 
-def bytes_judge(raw: bytes) -> Judged:
+def bytes_judge(raw: bytes) -> JudgedLine:
     """The judge of values that are one column as they are."""
     if len(raw) > limits.RECORD_BYTES_MAX:
-        return Judged(word=Word.BAD, why=_TOO_LONG)
-    return Judged(word=Word.GOOD, values=(_blob(raw),))
+        return JudgedLine(word=LineKind.BAD, why=_TOO_LONG)
+    return JudgedLine(word=LineKind.GOOD, values=(_blob(raw),))
 
 
 def csv_judge(
     columns: dict[str, ColumnType],
     header: list[str],
-    csv: Csv,
+    csv: CsvOptions,
     rules: Rules,
 ) -> Judge:
     """The judge of CSV records. `header` gives the order of the fields."""
@@ -124,7 +124,7 @@ def csv_judge(
             for name, kind in columns.items()
         )
 
-    def judge(raw: bytes) -> Judged:
+    def judge(raw: bytes) -> JudgedLine:
         return _judge(raw, values)
 
     return judge
@@ -132,23 +132,23 @@ def csv_judge(
 
 def _judge(
     raw: bytes, values: Callable[[str, list[str]], tuple[str | None, ...]]
-) -> Judged:
+) -> JudgedLine:
     """`values` gives a record's values, or raises _BadError; it adds its doubts to a list."""
     if len(raw) > limits.RECORD_BYTES_MAX:
-        return Judged(word=Word.BAD, why=_TOO_LONG)
+        return JudgedLine(word=LineKind.BAD, why=_TOO_LONG)
     if b"\0" in raw:
-        return Judged(word=Word.BAD, why="it holds a NUL byte")
+        return JudgedLine(word=LineKind.BAD, why="it holds a NUL byte")
     doubts: list[str] = []
     try:
         found = values(raw.decode(), doubts)
-        word = Word.UNSURE if doubts else Word.GOOD
-        return Judged(word=word, why="; ".join(doubts[:1]), values=found)
+        word = LineKind.UNSURE if doubts else LineKind.GOOD
+        return JudgedLine(word=word, why="; ".join(doubts[:1]), values=found)
     except UnicodeDecodeError:
-        return Judged(word=Word.BAD, why="it is not UTF-8")
+        return JudgedLine(word=LineKind.BAD, why="it is not UTF-8")
     except _BadError as bad:
-        return Judged(word=Word.BAD, why=str(bad))
+        return JudgedLine(word=LineKind.BAD, why=str(bad))
     except RecursionError:
-        return Judged(word=Word.UNSURE, why="it is nested very deeply")
+        return JudgedLine(word=LineKind.UNSURE, why="it is nested very deeply")
 
 
 def _json_values(

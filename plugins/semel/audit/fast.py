@@ -13,11 +13,11 @@ from semel.audit.windows import compared
 from semel.clients.duck import TYPES, duck_type
 from semel.clients.sql import column, quoted
 from semel.declare.ddl import ColumnType
-from semel.declare.parts import NO_QUOTE, Scope, Unknown
+from semel.declare.parts import NO_QUOTE, RepeatScope, Unknown
 from semel.formats.table import sink_format
 from semel.pipeline.spec import Spec
 from semel.sources.reread import csv_of
-from semel.sources.spec import Csv
+from semel.sources.spec import CsvOptions
 
 _TIME = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?Z?$"
 _LONG_TIME = _TIME.replace("{1,6}", "+")  # DuckDB cuts the digits too.
@@ -25,14 +25,14 @@ _NUMBER = r"^-?\d+(\.\d+)?([eE][-+]?\d+)?$"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dialect:
+class LineDialect:
     """How the lines of some claims are read: the columns of their text, for CSV its marks and its
     header, and what fills the columns beside the text."""
 
     form: str
     columns: tuple[tuple[str, ColumnType], ...]
     beside: tuple[tuple[str, str], ...]
-    csv: Csv | None
+    csv: CsvOptions | None
     header: tuple[str, ...]
     rules: Rules
     id: str
@@ -47,14 +47,14 @@ class Dialect:
         return self.form not in ("bytes", "parquet")
 
 
-def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int) -> Dialect:
+def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int) -> LineDialect:
     """The dialect of a batch's source."""
     others = spec.source.beside
     columns = {name: kind for name, kind in spec.column_types().items() if name not in others}
     place = {name: f"f[{at}]" for at, name in enumerate(columns, start=1)}
     place |= {name: f"beside.{column(name)}" for name in others}
     typed = {n: _cast(place[n], kind) for n, kind in spec.column_types().items() if compared(kind)}
-    return Dialect(
+    return LineDialect(
         form=spec.source.format,
         columns=tuple(columns.items()),
         beside=tuple(others.items()),
@@ -109,7 +109,7 @@ def _of_folder(spec: Spec, name: str, kind: ColumnType, value: str) -> str:
     return f"COALESCE({value}, '')" if is_one else value
 
 
-def sift(dialect: Dialect) -> tuple[str, dict[str, str]]:
+def sift(dialect: LineDialect) -> tuple[str, dict[str, str]]:
     """The statement that sifts the lines of a dialect, and what fills its braces."""
     if not dialect.text:
         return "sift_bytes", {}
@@ -130,7 +130,7 @@ def sift(dialect: Dialect) -> tuple[str, dict[str, str]]:
     }
 
 
-def _sift_json(dialect: Dialect, cut: set[str]) -> dict[str, str]:
+def _sift_json(dialect: LineDialect, cut: set[str]) -> dict[str, str]:
     """What fills the braces of the statement that sifts JSON. A column has one value, under any of
     its keys.
     """
@@ -154,7 +154,7 @@ def _sift_json(dialect: Dialect, cut: set[str]) -> dict[str, str]:
 
 
 def _bucket(spec: Spec, place: dict[str, str], seconds: int) -> str:
-    if spec.dedup.scope is not Scope.BUCKET:
+    if spec.dedup.scope is not RepeatScope.BUCKET:
         return "CAST(0 AS BIGINT)"
     time = f"TRY_CAST({place[spec.record_time]} AS TIMESTAMP)"
     return f"CAST(floor(epoch({time}) / {seconds}) AS BIGINT)"

@@ -18,14 +18,14 @@ from semel.audit import fast
 from semel.audit.generations import Generations
 from semel.audit.source_reader import Letters, SourceReader
 from semel.audit.verdict import Findings, Offender
-from semel.clients.duck import Engine
+from semel.clients.duck import DuckEngine
 from semel.declare.ddl import PARSER_RULES
 from semel.errors import CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.model.reasons import Reason
 from semel.pipeline.spec import Spec
-from semel.sources.reread import Auditor, GoneError, Lines, auditor
-from semel.sources.spec import Records
+from semel.sources.reread import Auditor, RecordsLostError, ClaimedRecords, auditor
+from semel.sources.spec import SourceSpec
 
 _Places = dict[int, np.ndarray] | None
 """Offsets (int64) by source partition of the records that count; None: all do."""
@@ -42,7 +42,7 @@ class Reading:
     def __init__(
         self,
         spec: Spec,
-        engine: Engine,
+        engine: DuckEngine,
         markers: list[Marker],
         replaced: Generations,
         letters: Letters,
@@ -103,7 +103,7 @@ class Reading:
             if first is not marker:
                 now = self._read(self._again, marker, claim, places, _Seen(), unless=then)
                 self.reread |= {marker.batch_id} if now != then else set()
-        except GoneError:
+        except RecordsLostError:
             self._forget(marker)
         except (SourceError, CorruptionError, OSError) as error:
             self._blame(marker, claim, error)
@@ -115,8 +115,8 @@ class Reading:
         claim: Claim,
         places: _Places,
         seen: "_Seen",
-        unless: fast.Dialect | None = None,
-    ) -> fast.Dialect:
+        unless: fast.LineDialect | None = None,
+    ) -> fast.LineDialect:
         """Read a claim's records by a marker's declaration. Returns what that makes of them; where
         this is `unless`, they are not read.
         """
@@ -144,7 +144,7 @@ class Reading:
         compacted = self._auditor(marker.spec.source).compacted
         return 0 < missing <= seen.gaps and any(map(compacted, claims))
 
-    def _auditor(self, then: Records) -> Auditor:
+    def _auditor(self, then: SourceSpec) -> Auditor:
         """What reads claims of a kind of source, where the pipeline declares it to be now."""
         if then.type not in self._auditors:
             now = self._spec.source
@@ -181,7 +181,7 @@ class Reading:
         }
 
     # Keeps KS8.
-    def _check_schemas(self, marker: Marker, piece: Lines) -> None:
+    def _check_schemas(self, marker: Marker, piece: ClaimedRecords) -> None:
         """SourceError: a value was read by a schema that nobody has any more."""
         letters = self._letters.get((marker.batch_id, piece.claim.source_partition_id), {})
         for at, why in piece.unknown.items():
@@ -190,7 +190,7 @@ class Reading:
                 raise SourceError(why)
 
     # Keeps R3.
-    def _dialect(self, marker: Marker, header: tuple[str, ...]) -> fast.Dialect:
+    def _dialect(self, marker: Marker, header: tuple[str, ...]) -> fast.LineDialect:
         if marker.parser_rules != PARSER_RULES:
             raise SourceError(
                 f"its records were judged by rules {marker.parser_rules} of semel's parser, and this "
@@ -222,7 +222,7 @@ class Reading:
         self._findings.blame("source", offender)
 
 
-def _may_lack(source: Records, column: str) -> bool:
+def _may_lack(source: SourceSpec, column: str) -> bool:
     """Whether a file need not have a column."""
     rule = source.column_rules.get(column)
     return rule is not None and rule.optional
@@ -237,7 +237,7 @@ class _Seen:
     bytes: int = 0
     gaps: int = 0
 
-    def add(self, piece: Lines) -> None:
+    def add(self, piece: ClaimedRecords) -> None:
         self.records += int(np.count_nonzero(piece.kept))
         self.bytes += piece.bytes_read
         self.gaps -= len(piece.kept)
@@ -251,7 +251,7 @@ def claims_of(marker: Marker, markers: list[Marker]) -> tuple[Claim, ...]:
     return next((m.claims for m in whose), ())
 
 
-def _at(places: _Places, pieces: Iterator[Lines]) -> Iterator[Lines]:
+def _at(places: _Places, pieces: Iterator[ClaimedRecords]) -> Iterator[ClaimedRecords]:
     """Keep only the records at `places`. None: keep all."""
     for piece in pieces:
         if places is not None:

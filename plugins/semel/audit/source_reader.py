@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 import xxhash
 
 from semel import limits
-from semel.audit.exact import Judge, Judged, Word, bytes_judge, csv_judge, json_judge
-from semel.audit.fast import Dialect, sift
-from semel.clients.duck import Engine
+from semel.audit.exact import Judge, JudgedLine, LineKind, bytes_judge, csv_judge, json_judge
+from semel.audit.fast import LineDialect, sift
+from semel.clients.duck import DuckEngine
 from semel.model.reasons import Reason
-from semel.sources.reread import Lines
+from semel.sources.reread import ClaimedRecords
 
 
 class Kept(NamedTuple):
@@ -51,16 +51,16 @@ class SourceReader:
     source has.
     """
 
-    def __init__(self, engine: Engine, letters: Letters, table: str = "source") -> None:
+    def __init__(self, engine: DuckEngine, letters: Letters, table: str = "source") -> None:
         self._engine = engine
         self._table = table
         self._letters = letters
         self.wrong_bytes: set[tuple[int, int, int]] = set()
-        self._held: list[Lines] = []
+        self._held: list[ClaimedRecords] = []
         self._bytes = 0
-        self._dialect: Dialect | None = None
+        self._dialect: LineDialect | None = None
 
-    def read(self, lines: Lines, dialect: Dialect) -> None:
+    def read(self, lines: ClaimedRecords, dialect: LineDialect) -> None:
         """Take lines; they are in the table after the next `flush`."""
         if dialect != self._dialect:
             self.flush()
@@ -94,7 +94,7 @@ class SourceReader:
         braces |= {"time": d.time, "cells": d.cells}
         self._engine.run("insert_source", self._judged(exact), braces)
 
-    def _slow(self, lines: Lines) -> np.ndarray:
+    def _slow(self, lines: ClaimedRecords) -> np.ndarray:
         """Which lines only the exact path may judge: dead letters, what is bad by itself, and bytes
         that are no text."""
         slow = np.zeros(len(lines.kept), bool)
@@ -117,7 +117,7 @@ class SourceReader:
             slow[_line_of(lines, high)] = True
         return slow
 
-    def _judged(self, exact: list[tuple[Lines, int]]) -> pa.Table:
+    def _judged(self, exact: list[tuple[ClaimedRecords, int]]) -> pa.Table:
         judge = _judge_of(self._dialect)
         width = len(self._dialect.columns)
         rows, beside = [], []
@@ -125,13 +125,13 @@ class SourceReader:
             raw, position = lines.raw(at), int(lines.positions[at])
             part = lines.claim.source_partition_id
             if at in lines.bad:
-                found = Judged(word=Word.BAD, why=lines.bad[at])
+                found = JudgedLine(word=LineKind.BAD, why=lines.bad[at])
             elif lines.nothing is not None and lines.nothing[at]:
-                found = Judged(word=Word.GOOD)
+                found = JudgedLine(word=LineKind.GOOD)
             else:
                 found = judge(lines.text(at))
-            if at in lines.doubts and found.word is Word.GOOD:
-                found = replace(found, word=Word.UNSURE, why=lines.doubts[at])
+            if at in lines.doubts and found.word is LineKind.GOOD:
+                found = replace(found, word=LineKind.UNSURE, why=lines.doubts[at])
             beside.append(_beside(lines).slice(at, 1))
             found_letters = self._letters.get((lines.batch, part), {}).get(position, ())
             if any(not _kept_right(raw, *letter) for letter in found_letters):
@@ -143,7 +143,7 @@ class SourceReader:
         return table.append_column("beside", pa.concat_arrays(beside) if beside else pa.nulls(0))
 
 
-def _table(lines: Lines, fast: np.ndarray, base: int, *, text: bool) -> pa.Table:
+def _table(lines: ClaimedRecords, fast: np.ndarray, base: int, *, text: bool) -> pa.Table:
     """The lines that `fast` marks, as DuckDB reads them; a view of the bytes when these are all.
 
     `text`: they are. Null: there is no value.
@@ -173,11 +173,11 @@ def _table(lines: Lines, fast: np.ndarray, base: int, *, text: bool) -> pa.Table
     )
 
 
-def _beside(lines: Lines) -> pa.Array:
+def _beside(lines: ClaimedRecords) -> pa.Array:
     return pa.nulls(len(lines.kept)) if lines.beside is None else lines.beside
 
 
-def _is_text(lines: Lines) -> bool:
+def _is_text(lines: ClaimedRecords) -> bool:
     """Whether each line is UTF-8 by itself: a letter may not begin in one and end in the next."""
     try:
         lines.data.decode()
@@ -188,13 +188,13 @@ def _is_text(lines: Lines) -> bool:
     return not np.any(first & 0xC0 == 0x80)
 
 
-def _line_of(lines: Lines, places: np.ndarray) -> np.ndarray:
+def _line_of(lines: ClaimedRecords, places: np.ndarray) -> np.ndarray:
     """The lines in which bytes of `data` lie; bytes before the first line are in none."""
     places = places[places >= lines.bounds[0]]
     return np.unique(np.searchsorted(lines.bounds, places, side="right") - 1)
 
 
-def _judge_of(dialect: Dialect) -> Judge:
+def _judge_of(dialect: LineDialect) -> Judge:
     columns = dict(dialect.columns)
     if not dialect.text:
         return bytes_judge

@@ -44,7 +44,7 @@ class Offender:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class Obligation:
     """One proof obligation: how many things were examined, how many broke it, the first of them."""
 
     name: str
@@ -62,7 +62,7 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class AuditVerdict:
     """The outcome of an audit. `proved_by` says by what output rows were matched to survivors.
 
     `gone`: how many of the batches cannot be proven, because a topic's retention or compaction has
@@ -78,7 +78,7 @@ class Verdict:
     replayed: int
     proved_by: str
     to_replay: tuple[tuple[int, int], ...]
-    checks: tuple[Check, ...]
+    checks: tuple[Obligation, ...]
     totals: Counts
     notes: tuple[str, ...] = ()
 
@@ -112,9 +112,9 @@ class Findings:
         if offender is not None and len(self._offenders[name]) < AUDIT_OFFENDERS_SHOWN:
             self._offenders[name].append(offender)
 
-    def checks(self) -> tuple[Check, ...]:
+    def checks(self) -> tuple[Obligation, ...]:
         return tuple(
-            Check(
+            Obligation(
                 name=name,
                 examined=self._examined[name],
                 broken=self._broken[name],

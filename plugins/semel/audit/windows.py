@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from semel.clients.duck import Engine, duck_type
+from semel.clients.duck import DuckEngine, duck_type
 from semel.clients.sql import column
 from semel.declare.aggregate import RECORDS, START, Function
 from semel.declare.ddl import ColumnType
@@ -55,20 +55,20 @@ def of_rows(spec: Spec) -> dict[str, str]:
     return {"start": column(START), "records": column(RECORDS), "cells": cells}
 
 
-def slices_of_records(engine: Engine, spec: Spec) -> None:
+def slices_of_records(engine: DuckEngine, spec: Spec) -> None:
     """Fill the table `slice`: the start of the slice of each time that records have."""
     engine.run("times_of_records")
     dates = spec.column_types()[spec.record_time].word == "date"
     _fill_slices(engine, spec.window.zone, spec.window.windows.slices.seconds, dates=dates)
 
 
-def slices_of_rows(engine: Engine, zone: str, seconds: int, times: pa.Array) -> None:
+def slices_of_rows(engine: DuckEngine, zone: str, seconds: int, times: pa.Array) -> None:
     """Fill the table `slice`: the start of the slice of each of some times."""
     engine.run("times_of_rows", pa.table({"time": times}))
     _fill_slices(engine, zone, seconds, dates=pa.types.is_date(times.type))
 
 
-def astray(engine: Engine, window: FolderWindow, rows: pa.Table) -> int:
+def astray(engine: DuckEngine, window: FolderWindow, rows: pa.Table) -> int:
     """How many rows are of another window than the folder that they lie in."""
     if window.of not in rows.column_names:  # By no column that its marker has.
         return rows.num_rows
@@ -91,7 +91,7 @@ def _form(seconds: int) -> str:
 
 
 # Keeps AG7.
-def _fill_slices(engine: Engine, zone: str, seconds: int, *, dates: bool) -> None:
+def _fill_slices(engine: DuckEngine, zone: str, seconds: int, *, dates: bool) -> None:
     [ends] = engine.rows("times")
     if ends["first"] is None:
         ends = {"first": datetime(1970, 1, 1), "last": datetime(1970, 1, 1)}

@@ -28,7 +28,7 @@ from psycopg import errors as pg
 from semel import failpoints, limits
 from semel.catalog import bloom, sortedids
 from semel.catalog.file_cache import Room
-from semel.catalog.runs import Run, payload_query
+from semel.catalog.runs import IdRun, payload_query
 from semel.errors import AGAIN, AttemptLostError, CorruptionError, UnavailableError
 from semel.ledger import Ledger, row
 from semel.model.buckets import Buckets
@@ -52,7 +52,7 @@ _DIRECTORY_BYTES = 16
 _INDEX_PIECES_PER_READ = max(1, (16 << 20) // FILTER_PIECE_BYTES)
 
 
-class Stream(IntEnum):
+class PayloadStream(IntEnum):
     """The streams of a run's payload."""
 
     INDEX = 0
@@ -60,15 +60,15 @@ class Stream(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class RunPiece:
     """One row of a segment table."""
 
-    kind: Stream
+    kind: PayloadStream
     piece: int
     payload: bytes
 
 
-class Encoder:
+class IdEncoder:
     """Turns sorted ids into pieces, part by part, so that a merge need not hold them all.
 
     `ids_max` is how many ids may come. The parts follow the blocks of the filter: one part holds
@@ -80,7 +80,7 @@ class Encoder:
         self.filter_bytes = self.blocks * bloom.BLOCK_BYTES
         self.ids = 0
         self._block = 0
-        self._ready: list[Piece] = []
+        self._ready: list[RunPiece] = []
         self._h1, self._h2 = np.empty(0, np.uint64), np.empty(0, np.uint32)
         self._first_h1: list[int] = []
         self._digests: list[int] = []
@@ -104,7 +104,7 @@ class Encoder:
         self._add_index(directory.tobytes(), last=True)
         return self._checksum.hexdigest()
 
-    def take(self) -> list[Piece]:
+    def take(self) -> list[RunPiece]:
         """The pieces that are complete and were not taken yet."""
         ready, self._ready = self._ready, []
         return ready
@@ -114,7 +114,9 @@ class Encoder:
             end = min(start + limits.IDS_PER_CHUNK, count)
             payload = self._h1[start:end].astype("<u8").tobytes()
             payload += self._h2[start:end].astype("<u4").tobytes()
-            self._ready.append(Piece(kind=Stream.CHUNK, piece=len(self._digests), payload=payload))
+            self._ready.append(
+                RunPiece(kind=PayloadStream.CHUNK, piece=len(self._digests), payload=payload)
+            )
             self._first_h1.append(int(self._h1[start]))
             self._digests.append(xxhash.xxh3_64_intdigest(payload))
         self._h1, self._h2 = self._h1[count:], self._h2[count:]
@@ -126,12 +128,14 @@ class Encoder:
         while len(self._index) >= size or (last and self._index):
             payload = bytes(self._index[:size])
             del self._index[:size]
-            self._ready.append(Piece(kind=Stream.INDEX, piece=self._index_pieces, payload=payload))
+            self._ready.append(
+                RunPiece(kind=PayloadStream.INDEX, piece=self._index_pieces, payload=payload)
+            )
             self._index_pieces += 1
 
 
 def write_pieces(
-    connection: sa.Connection, segment_id: int, id_run_id: int, pieces: Iterable[Piece]
+    connection: sa.Connection, segment_id: int, id_run_id: int, pieces: Iterable[RunPiece]
 ) -> None:
     """Insert pieces of a run. UnavailableError when its connection was lost."""
     statement = payload_query("copy_payload", segment_id).text
@@ -159,8 +163,8 @@ def store_run(
     buckets: Buckets | None,
     h1: np.ndarray,
     h2: np.ndarray,
-    tally: "Tally | None" = None,
-) -> Run:
+    tally: "FilterTally | None" = None,
+) -> IdRun:
     """Store the new ids of a running attempt's shard: at least one, sorted by h1, none twice.
 
     `tally`: of their look-up, for people.
@@ -170,7 +174,7 @@ def store_run(
     """
     if np.any(h1[1:] < h1[:-1]):
         raise ValueError(f"the ids of shard {shard} of attempt {attempt_id} are not sorted by h1")
-    encoder = Encoder(len(h1))
+    encoder = IdEncoder(len(h1))
     encoder.add(h1, h2, encoder.blocks)
     checksum = encoder.finish()
     with ledger.transaction() as connection:
@@ -195,11 +199,11 @@ def store_run(
                     f"({twin['ids']} and {len(h1)} ids): its input changed meanwhile, or one read "
                     "wrong bytes; the attempt cannot be used, check the source files"
                 )
-            return Run.from_row(twin)
+            return IdRun.from_row(twin)
         write_pieces(connection, segment_id, header["id_run_id"], encoder.take())
         failpoints.point("stage.before_store")
     failpoints.point("stage.after_store")
-    return Run.from_row(header)
+    return IdRun.from_row(header)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +231,7 @@ class FilterCache:
         self._open: dict[str, Index] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def open(self, ledger: Ledger, run: Run) -> Index:
+    def open(self, ledger: Ledger, run: IdRun) -> Index:
         """The run's index. CorruptionError names the run and what is wrong with it."""
         index = self._open.get(run.checksum)
         if index is None:
@@ -238,7 +242,7 @@ class FilterCache:
             self._open[run.checksum] = index
         return index
 
-    def _fetch(self, ledger: Ledger, run: Run, path: Path) -> Index:
+    def _fetch(self, ledger: Ledger, run: IdRun, path: Path) -> Index:
         size = run.filter_bytes + _DIRECTORY_BYTES * run.chunks
         self._room.take(size)
         pieces = -(-size // FILTER_PIECE_BYTES)
@@ -248,7 +252,7 @@ class FilterCache:
             with os.fdopen(handle, "wb") as file:
                 for start in range(0, pieces, _INDEX_PIECES_PER_READ):
                     wanted = range(start, min(start + _INDEX_PIECES_PER_READ, pieces))
-                    file.writelines(_read(ledger, run, Stream.INDEX, wanted))
+                    file.writelines(_read(ledger, run, PayloadStream.INDEX, wanted))
             index = _map(temporary, run)
             if index is None:
                 raise _corrupt(run, "its filter or directory does not match its checksum")
@@ -260,7 +264,7 @@ class FilterCache:
             temporary.unlink(missing_ok=True)
 
 
-def _map(path: Path, run: Run) -> Index | None:
+def _map(path: Path, run: IdRun) -> Index | None:
     """The index in a file, None when it is not there or not what the run's header says."""
     try:
         data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
@@ -281,11 +285,11 @@ def _map(path: Path, run: Run) -> Index | None:
 
 
 def read_ids(
-    ledger: Ledger, run: Run, index: Index, chunks: Sequence[int]
+    ledger: Ledger, run: IdRun, index: Index, chunks: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """h1 and h2 of the ids in some chunks (ascending numbers), verified chunk by chunk."""
     h1, h2 = [np.empty(0, np.uint64)], [np.empty(0, np.uint32)]
-    for chunk, payload in zip(chunks, _read(ledger, run, Stream.CHUNK, chunks), strict=True):
+    for chunk, payload in zip(chunks, _read(ledger, run, PayloadStream.CHUNK, chunks), strict=True):
         count = min(limits.IDS_PER_CHUNK, run.ids - chunk * limits.IDS_PER_CHUNK)
         if len(payload) != count * _ID_BYTES:
             raise _corrupt(run, f"chunk {chunk} has {len(payload)} bytes, not {count} ids")
@@ -297,7 +301,7 @@ def read_ids(
 
 
 @dataclass(kw_only=True)
-class Tally:
+class FilterTally:
     """How filters did: `asked` for ids that their run does not have, and said yes to so many."""
 
     asked: int = 0
@@ -307,10 +311,10 @@ class Tally:
 def contains(
     ledger: Ledger,
     cache: FilterCache,
-    runs: Iterable[Run],
+    runs: Iterable[IdRun],
     h1: np.ndarray,
     h2: np.ndarray,
-    tally: Tally | None = None,
+    tally: FilterTally | None = None,
 ) -> np.ndarray:
     """Which of the ids (sorted by h1) are in any of the runs: a mask, exact.
 
@@ -333,7 +337,7 @@ def contains(
 
 
 def overlap(
-    ledger: Ledger, cache: FilterCache, mine: Iterable[Run], theirs: Iterable[Run]
+    ledger: Ledger, cache: FilterCache, mine: Iterable[IdRun], theirs: Iterable[IdRun]
 ) -> int:
     """How many ids are in a run of `mine` and in one of `theirs` (counted for each pair of runs).
 
@@ -349,7 +353,7 @@ def overlap(
     return common
 
 
-def _common(ledger: Ledger, cache: FilterCache, small: Run, large: Run) -> int:
+def _common(ledger: Ledger, cache: FilterCache, small: IdRun, large: IdRun) -> int:
     common = 0
     index = cache.open(ledger, small)
     for start in range(0, small.chunks, CHUNKS_PER_READ):
@@ -360,7 +364,7 @@ def _common(ledger: Ledger, cache: FilterCache, small: Run, large: Run) -> int:
 
 
 def _look_up(
-    ledger: Ledger, run: Run, index: Index, h1: np.ndarray, h2: np.ndarray
+    ledger: Ledger, run: IdRun, index: Index, h1: np.ndarray, h2: np.ndarray
 ) -> np.ndarray:
     """Which of the ids are in the run, by its chunks."""
     # Ids with the same h1 may end one chunk and begin the next, so an id may point into several.
@@ -378,7 +382,7 @@ def _look_up(
     return found
 
 
-def _read(ledger: Ledger, run: Run, kind: Stream, wanted: Sequence[int]) -> list[bytes]:
+def _read(ledger: Ledger, run: IdRun, kind: PayloadStream, wanted: Sequence[int]) -> list[bytes]:
     """Pieces of a run in the order of their numbers. CorruptionError when one is missing."""
     statement = payload_query("pieces", run.segment_id).text
     values = {"id_run_id": run.id_run_id, "kind": kind, "pieces": list(wanted)}
@@ -402,7 +406,7 @@ def _read(ledger: Ledger, run: Run, kind: Stream, wanted: Sequence[int]) -> list
 
 
 # Keeps S3.
-def _corrupt(run: Run, what: str) -> CorruptionError:
+def _corrupt(run: IdRun, what: str) -> CorruptionError:
     return CorruptionError(
         f"id run {run.id_run_id} (pipeline {run.pipeline_id}, shard {run.shard}, segment "
         f"{run.segment_id}): {what}; without it duplicates would pass, so nothing was decided. "

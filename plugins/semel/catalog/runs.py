@@ -32,7 +32,7 @@ DROP_LOCK_TIMEOUT_MS = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class IdRun:
     """The header of an id run. `seq_min` to `seq_max`: the commits it holds, None while
     unpublished.
 
@@ -79,7 +79,7 @@ class Snapshot:
 
     commit_seq: int
     forgotten: Buckets
-    runs: tuple[Run, ...]
+    runs: tuple[IdRun, ...]
 
 
 def snapshot(connection: sa.Connection, pipeline_id: int) -> Snapshot:
@@ -90,11 +90,11 @@ def snapshot(connection: sa.Connection, pipeline_id: int) -> Snapshot:
     return Snapshot(
         commit_seq=found[0]["commit_seq"],
         forgotten=Buckets.from_ledger(found[0]["forgotten"]),
-        runs=tuple(Run.from_row(each) for each in found if each["id_run_id"] is not None),
+        runs=tuple(IdRun.from_row(each) for each in found if each["id_run_id"] is not None),
     )
 
 
-def own_runs(connection: sa.Connection, attempt_id: int) -> list[Run]:
+def own_runs(connection: sa.Connection, attempt_id: int) -> list[IdRun]:
     """The runs that an attempt stored, published or not, by shard."""
     return _runs(connection, "own_runs", attempt_id=attempt_id)
 
@@ -206,5 +206,5 @@ def payload_query(name: str, segment_id: int) -> sa.TextClause:
     return sa.text(query("catalog", name).text.replace("{segment_id}", str(int(segment_id))))
 
 
-def _runs(connection: sa.Connection, name: str, **values: Any) -> list[Run]:
-    return [Run.from_row(each) for each in rows(connection, "catalog", name, **values)]
+def _runs(connection: sa.Connection, name: str, **values: Any) -> list[IdRun]:
+    return [IdRun.from_row(each) for each in rows(connection, "catalog", name, **values)]

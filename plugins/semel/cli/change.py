@@ -110,10 +110,10 @@ def _next(ledger: "Ledger", spec: "Spec", verb: str, *, resume: bool) -> str:
     """The line with the command that goes on: of this verb, or with a batch that waits for what was
     accepted (`resume`), or a run. A run by intervals needs one, which gaps prints.
     """
-    from semel.reports.gaps import State, opened
+    from semel.reports.gaps import GapReason, opened
     from semel.reports.summary import resumes
 
-    waiting = [gap for gap in opened(ledger, spec) if gap.state is State.PLANNED and resume]
+    waiting = [gap for gap in opened(ledger, spec) if gap.state is GapReason.PLANNED and resume]
     if waiting:
         return f"next: {resumes(spec.name, waiting[0])}"
     goes_on = "run" if spec.source.select == "arrival" else "gaps"

@@ -66,7 +66,7 @@ def compare(
     """
     from semel import pipeline as pipelines
     from semel import settings
-    from semel.compare import Range
+    from semel.compare import BatchRange
     from semel.compare import compare as look
     from semel.ledger import Ledger
     from semel.spark.session import open_engine
@@ -75,7 +75,7 @@ def compare(
     if other is not None and between is None:
         raise typer.BadParameter("--with needs --interval: each pipeline has its own numbers")
     (start, end), (first, last) = between or (None, None), numbers or (None, None)
-    wanted = Range(start=start, end=end, first=first, last=last)
+    wanted = BatchRange(start=start, end=end, first=first, last=last)
     spec = pipelines.find(pipeline)
     second = pipelines.find(other) if other is not None else None
 

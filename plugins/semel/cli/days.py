@@ -10,8 +10,8 @@ from semel.cli import options
 from semel.declare.wording import FILES_NAMED_MAX
 
 if TYPE_CHECKING:
-    from semel.reports.days import BatchOfDay, Day, Days
-    from semel.reports.progress import Seen
+    from semel.reports.days import BatchOfDay, DayCell, Days
+    from semel.reports.progress import SourceCell
 
 _UNSETTLED = ("unclaimed", "open", "waiting", "refused")
 
@@ -58,7 +58,7 @@ def _render(answer: "Days", items: str, unit: str, refused: list[str]) -> None:
         print(line)
 
 
-def _row(day: "Day", unit: str) -> list[str]:
+def _row(day: "DayCell", unit: str) -> list[str]:
     from semel.reports.summary import interval
 
     counts = day.counts
@@ -69,7 +69,7 @@ def _row(day: "Day", unit: str) -> list[str]:
     return [interval(day.start, day.end), state, *numbers, _batches(day), left]
 
 
-def _batches(day: "Day") -> str:
+def _batches(day: "DayCell") -> str:
     """The newest batches of a cell; one that is longer than the cell is marked, and one that was
     replayed names the newest replay.
     """
@@ -82,7 +82,7 @@ def _batches(day: "Day") -> str:
     return ", ".join(texts) + (f" and {more:,} more" if more else "")
 
 
-def unsettled(seen: "Seen | None", unit: str) -> str:
+def unsettled(seen: "SourceCell | None", unit: str) -> str:
     """What of some time is not finalized: `2 unclaimed (78 bytes), 1 refused`."""
     if seen is None:
         return ""
@@ -154,11 +154,11 @@ def _account(batch: "BatchOfDay") -> str:
 
 def _commands(answer: "Days") -> list[str]:
     """What reads the rest: one command for adjacent intervals, unless an open batch has one."""
-    from semel.reports.days import State
+    from semel.reports.days import CellState
     from semel.reports.intervals import moment
 
-    late = (State.UNCLAIMED, State.PARTLY)
-    spans: list[list[Day]] = []
+    late = (CellState.UNCLAIMED, CellState.PARTLY)
+    spans: list[list[DayCell]] = []
     for day in (day for day in answer.days if day.command):
         last = spans[-1][-1] if spans else None
         if last and last.end == day.start and {last.state, day.state} <= {*late}:

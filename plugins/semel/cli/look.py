@@ -13,9 +13,9 @@ from semel.declare import wording
 from semel.declare.wording import FILES_NAMED_MAX
 
 if TYPE_CHECKING:
-    from semel.audit import Verdict
+    from semel.audit import AuditVerdict
     from semel.pipeline.spec import Spec
-    from semel.reports.code_versions import Made
+    from semel.reports.code_versions import CodeVersionOutput
     from semel.reports.gaps import Gap, Gaps
 
 BATCHES_SHOWN = 50
@@ -92,7 +92,7 @@ def audit(
         raise typer.Exit(1)
 
 
-def _steps(spec: "Spec", verdict: "Verdict", *, copy: bool) -> list[str]:
+def _steps(spec: "Spec", verdict: "AuditVerdict", *, copy: bool) -> list[str]:
     """What to do about a verdict that failed. A batch that has committed is finalized first; output
     that is gone is computed again, if not of a copy.
     """
@@ -113,11 +113,13 @@ def _finalizing(spec: "Spec") -> str | None:
     """
     from semel.errors import UnavailableError
     from semel.ledger import Ledger
-    from semel.reports.gaps import State, opened
+    from semel.reports.gaps import GapReason, opened
     from semel.reports.summary import resumes
 
     with suppress(UnavailableError), Ledger() as ledger:
-        waiting = [g for g in opened(ledger, spec) if g.state is State.COMMITTED and not g.replays]
+        waiting = [
+            g for g in opened(ledger, spec) if g.state is GapReason.COMMITTED and not g.replays
+        ]
         if waiting:
             return resumes(spec.name, min(waiting, key=lambda gap: gap.batch_id))
     return None
@@ -232,23 +234,23 @@ def gaps(pipeline: Pipeline, as_json: console.AsJson = False) -> None:
 
 def _takes(spec: "Spec", found: "Gaps") -> list[str]:
     """What takes each gap that nobody is working on."""
-    from semel.reports.gaps import State
+    from semel.reports.gaps import GapReason
     from semel.reports.summary import resumes, takes
 
     silent = {gap.batch_id: gap for gap in found.gaps if gap.silent}
     lines = [
         f"next: semel collect {spec.name}"
-        if gap.state is State.COMMITTED
+        if gap.state is GapReason.COMMITTED
         else f"next: {resumes(spec.name, gap)}"
         for gap in silent.values()
     ]
     late = takes(spec.name, spec.schedule, {gap.day for gap in found.gaps if gap.day})
     lines += [_LATE, *late] if late and spec.schedule else late
-    unclaimed = any(gap.state is State.UNCLAIMED and not gap.passed_by for gap in found.gaps)
+    unclaimed = any(gap.state is GapReason.UNCLAIMED and not gap.passed_by for gap in found.gaps)
     if unclaimed and spec.source.select == "arrival":
         lines.append(f"next: semel run {spec.name}")
     if unclaimed and spec.source.select == "interval" and not spec.source.dated:
-        lines += _undated(spec, [gap for gap in found.gaps if gap.state is State.UNCLAIMED])
+        lines += _undated(spec, [gap for gap in found.gaps if gap.state is GapReason.UNCLAIMED])
     return [*lines, *(line for line in _settles(spec, found) if line not in lines)]
 
 
@@ -366,7 +368,7 @@ def _show_made_by(pipeline: str, *, as_json: bool) -> None:
     console.emit({"pipeline": spec.name, "made_by": found}, as_json=as_json, render=render)
 
 
-def _made_lines(made: "Made") -> list[str]:
+def _made_lines(made: "CodeVersionOutput") -> list[str]:
     from semel.reports.summary import interval
 
     code, count = made.code, len(made.batches)
@@ -509,7 +511,7 @@ def _code(planned: Any, batch: dict[str, Any], attempts: list[Any]) -> dict[str,
             attempt = layout.attempt(root, batch_id, won["fence"])
             of, found = "attempt", provenance.of_attempt(attempt)
     if not found and planned:
-        of, found = "plan", provenance.Named.from_json(planned)
+        of, found = "plan", provenance.CodeDigests.from_json(planned)
     if not found:
         return None
     kept = found.kept(layout.code(root))

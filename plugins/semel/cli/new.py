@@ -14,7 +14,7 @@ from semel.declare import wording
 from semel.errors import NO_STEP, SemelError, TerminalError
 
 if TYPE_CHECKING:
-    from semel.infer.draft import Draft, Finding, Trial
+    from semel.infer.draft import PipelineDraft, SourceFinding, Trial
     from semel.infer.sample import Samples
 
 
@@ -83,14 +83,16 @@ def new(
     console.emit(payload, as_json=as_json, render=lambda: _tell(made, tried, read, target, found))
 
 
-def _next(name: str, target: Path, found: "Finding") -> list[str]:
+def _next(name: str, target: Path, found: "SourceFinding") -> list[str]:
     """The commands that come next, as they are typed."""
     here = os.path.relpath(target) if target.is_relative_to(Path.cwd()) else str(target)
     interval = f" --interval {found.days[0]} {found.days[1]}" if found.days else ""
     return [f"semel validate {shlex.quote(here)}", f"semel run {name}{interval}"]
 
 
-def _tell(made: "Draft", tried: "Trial", read: "Samples", target: Path, found: "Finding") -> None:
+def _tell(
+    made: "PipelineDraft", tried: "Trial", read: "Samples", target: Path, found: "SourceFinding"
+) -> None:
     """What was read and inferred, what to look at, and what to do now."""
     print(f"read {read}")
     print(
@@ -116,7 +118,7 @@ def _tell(made: "Draft", tried: "Trial", read: "Samples", target: Path, found: "
         print(f"  unpause it, and backfill {found.days[0]} to {last}")
 
 
-def _doubtful(made: "Draft") -> list[str]:
+def _doubtful(made: "PipelineDraft") -> list[str]:
     """What a person should look at before the first batch."""
     from semel.infer.text import example
 

@@ -10,14 +10,16 @@ import typer
 from semel.declare.wording import count
 
 if TYPE_CHECKING:
-    from semel.infer.draft import Draft, Trial
+    from semel.infer.draft import PipelineDraft, Trial
     from semel.infer.sample import Samples
 
 _NOTHING = "none"
 _TRIES_MAX = 5
 
 
-def asked(made: "Draft", tried: "Trial", read: "Samples") -> tuple["Draft", "Trial"]:
+def asked(
+    made: "PipelineDraft", tried: "Trial", read: "Samples"
+) -> tuple["PipelineDraft", "Trial"]:
     """The draft with a person's answers, and its trial. typer.Abort: it is not to be written."""
     # Arrow and polars have handlers of their own, by which a read of the terminal goes on.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -34,10 +36,10 @@ def asked(made: "Draft", tried: "Trial", read: "Samples") -> tuple["Draft", "Tri
     return made, tried
 
 
-def _path(made: "Draft", read: "Samples") -> "Draft":
+def _path(made: "PipelineDraft", read: "Samples") -> "PipelineDraft":
     from semel.infer.draft import find
 
-    def change(answer: str) -> "Draft":
+    def change(answer: str) -> "PipelineDraft":
         changed = replace(made, path=answer)
         find(changed, read)
         return changed
@@ -45,7 +47,7 @@ def _path(made: "Draft", read: "Samples") -> "Draft":
     return _ask("Which files does it read", made.path, change)
 
 
-def _types(made: "Draft", read: "Samples") -> "Draft":
+def _types(made: "PipelineDraft", read: "Samples") -> "PipelineDraft":
     """Only columns with exceptions: the others are what their values are."""
     from semel.infer.text import example
 
@@ -58,7 +60,7 @@ def _types(made: "Draft", read: "Samples") -> "Draft":
             f"{guess.type}: {some}. Its type"
         )
 
-        def change(answer: str, made: "Draft" = made, name: str = name) -> "Draft":
+        def change(answer: str, made: "PipelineDraft" = made, name: str = name) -> "PipelineDraft":
             guess = made.guesses[name]
             if answer == guess.type:
                 return made
@@ -69,11 +71,11 @@ def _types(made: "Draft", read: "Samples") -> "Draft":
     return made
 
 
-def _record_id(made: "Draft", read: "Samples") -> "Draft":
+def _record_id(made: "PipelineDraft", read: "Samples") -> "PipelineDraft":
     others = " or ".join(",".join(one) for one in made.identity.others)
     hint = f" (unique as well: {ascii(others)})" if others else ""
 
-    def change(answer: str) -> "Draft":
+    def change(answer: str) -> "PipelineDraft":
         names = () if answer == _NOTHING else tuple(part.strip() for part in answer.split(","))
         return _tried(replace(made, record_id=names), read)
 
@@ -81,17 +83,17 @@ def _record_id(made: "Draft", read: "Samples") -> "Draft":
     return _ask(f"Columns that identify a record, with commas between{hint}", default, change)
 
 
-def _record_time(made: "Draft", read: "Samples") -> "Draft":
-    def change(answer: str) -> "Draft":
+def _record_time(made: "PipelineDraft", read: "Samples") -> "PipelineDraft":
+    def change(answer: str) -> "PipelineDraft":
         return _checked(replace(made, record_time=None if answer == _NOTHING else answer))
 
     return _ask("The column of a record's own time", made.record_time or _NOTHING, change)
 
 
-def _interval(made: "Draft", read: "Samples") -> "Draft":
+def _interval(made: "PipelineDraft", read: "Samples") -> "PipelineDraft":
     from semel.infer.names import Dates
 
-    def change(answer: str) -> "Draft":
+    def change(answer: str) -> "PipelineDraft":
         if answer == _NOTHING:
             return replace(made, dates=None)
         if made.dates is not None and answer == made.dates.pattern:
@@ -106,13 +108,13 @@ def _interval(made: "Draft", read: "Samples") -> "Draft":
     return _ask("The date in a file's name (strptime's words), or mtime", default, change)
 
 
-def _sink(made: "Draft", read: "Samples") -> "Draft":
+def _sink(made: "PipelineDraft", read: "Samples") -> "PipelineDraft":
     return _ask(
         "The folder of the output", made.sink, lambda answer: _checked(replace(made, sink=answer))
     )
 
 
-def _checked(made: "Draft") -> "Draft":
+def _checked(made: "PipelineDraft") -> "PipelineDraft":
     """The draft, if it is a declaration. SpecError: it is none."""
     from semel.infer.write import spec_of
 
@@ -120,7 +122,7 @@ def _checked(made: "Draft") -> "Draft":
     return made
 
 
-def _tried(made: "Draft", read: "Samples") -> "Draft":
+def _tried(made: "PipelineDraft", read: "Samples") -> "PipelineDraft":
     """The draft, if a batch of records like the samples' would be taken. SpecError: it would not.
     """
     from semel.errors import SpecError
@@ -135,7 +137,7 @@ def _tried(made: "Draft", read: "Samples") -> "Draft":
     return made
 
 
-def _ask(question: str, default: str, change: Callable[[str], "Draft"]) -> "Draft":
+def _ask(question: str, default: str, change: Callable[[str], "PipelineDraft"]) -> "PipelineDraft":
     """The draft as the answer changes it; the question is asked again while that is an error."""
     from semel.errors import SemelError
 

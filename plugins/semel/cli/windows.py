@@ -10,7 +10,7 @@ from semel.cli import options
 from semel.declare.wording import FILES_NAMED_MAX
 
 if TYPE_CHECKING:
-    from semel.reports.completeness import Answer, Window
+    from semel.reports.completeness import WindowReport, WindowProgress
 
 
 def windows(
@@ -48,7 +48,7 @@ def windows(
     console.emit(answer, as_json=as_json, render=lambda: _render(answer))
 
 
-def _render(answer: "Answer") -> None:
+def _render(answer: "WindowReport") -> None:
     table = console.table("window", "state", "waits for", folded=["waits for"])
     for window in answer.windows:
         table.add_row(_interval(window.start, window.end), str(window.state), _waits_for(window))
@@ -63,13 +63,13 @@ def _interval(start: datetime, end: datetime) -> str:
     return interval(start, end)
 
 
-def _waits_for(window: "Window") -> str:
+def _waits_for(window: "WindowProgress") -> str:
     shown = [_interval(*part) for part in window.missing[:FILES_NAMED_MAX]]
     more = len(window.missing) - len(shown)
     return ", ".join(shown) + (f" and {more:,} more" if more else "")
 
 
-def _notes(answer: "Answer") -> list[str]:
+def _notes(answer: "WindowReport") -> list[str]:
     from semel.declare.parts import Select
 
     name, lines = answer.pipeline, []

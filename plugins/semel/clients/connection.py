@@ -44,7 +44,7 @@ def usable(connection: str, what: str) -> Iterator[None]:
         yield
     except (ValueError, AttributeError, TypeError) as error:
         # The words of other errors might quote the connection.
-        why = str(error) if isinstance(error, Unusable) else type(error).__name__
+        why = str(error) if isinstance(error, ConnectionSettingsError) else type(error).__name__
         if isinstance(error, json.JSONDecodeError):
             why = f"it is no JSON: {error.msg} at character {error.pos}"
         raise TerminalError(
@@ -53,7 +53,7 @@ def usable(connection: str, what: str) -> Iterator[None]:
         ) from None
 
 
-class Unusable(ValueError):
+class ConnectionSettingsError(ValueError):
     """What is wrong, in words that quote nothing."""
 
 
@@ -114,6 +114,6 @@ def require_kind(found: Fields, kind: str) -> None:
     """Unusable: a connection is of another type."""
     if str(found.kind or "").lower() != kind:
         named = found.kind if re.fullmatch(_TYPE, str(found.kind)) else "another one"
-        raise Unusable(
+        raise ConnectionSettingsError(
             f"its type is {named}, and not {kind}" if found.kind else "it has no type"
         )

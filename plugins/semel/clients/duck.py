@@ -17,7 +17,7 @@ TYPES = {
 }  # fmt: skip
 
 
-class Engine:
+class DuckEngine:
     """Runs the statements of sql/queries/<verb>.sql, `tables` first. `config` is DuckDB's."""
 
     def __init__(self, verb: str, **config: str) -> None:

@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from semel.clients.connection import Fields, Unusable, parsed, require_kind, text_of, usable
+from semel.clients.connection import (
+    Fields,
+    ConnectionSettingsError,
+    parsed,
+    require_kind,
+    text_of,
+    usable,
+)
 from semel.errors import TerminalError
 
 _EXAMPLE = '"conn_type": "google_cloud_platform", "extra": {"key_path": "/path/to/key.json"}'
@@ -61,7 +68,9 @@ def _of_key(found: Fields, scope: str) -> Any:
         for key, value in found.extra.items()
     }
     if named := [name for name in _ELSEWHERE if extra.get(name)]:
-        raise Unusable(f"its extra has {named[0]}, which semel does not take; give a key")
+        raise ConnectionSettingsError(
+            f"its extra has {named[0]}, which semel does not take; give a key"
+        )
     if extra.get("is_anonymous"):
         return AnonymousCredentials()
     key = extra.get("keyfile_dict") or extra.get("keyfile_json")
@@ -71,13 +80,17 @@ def _of_key(found: Fields, scope: str) -> Any:
             with open(path, encoding="utf-8") as file:
                 key = file.read()
         except OSError as error:
-            raise Unusable(f"the key's file cannot be read: {error.strerror}") from None
+            raise ConnectionSettingsError(
+                f"the key's file cannot be read: {error.strerror}"
+            ) from None
     if not key:
         return None
     key = json.loads(key) if isinstance(key, str) else dict(key)
     if key.get("type") != "service_account":
-        raise Unusable("its key is not one of a service account")
+        raise ConnectionSettingsError("its key is not one of a service account")
     try:
         return service_account.Credentials.from_service_account_info(key, scopes=[scope])
     except (GoogleAuthError, ValueError):
-        raise Unusable("its key is not whole: make a new one for the service account") from None
+        raise ConnectionSettingsError(
+            "its key is not whole: make a new one for the service account"
+        ) from None

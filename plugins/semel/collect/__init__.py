@@ -22,7 +22,7 @@ from semel.archive import layout
 from semel.archive.marker import Marker, read_marker
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import (
-    Run,
+    IdRun,
     delete_payload,
     drop_segment,
     droppable_segments,
@@ -178,7 +178,7 @@ def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, log: Log) -> int:
     return merged
 
 
-def _all_live(ledger: Ledger, pipeline_id: int, group: tuple[Run, ...]) -> bool:
+def _all_live(ledger: Ledger, pipeline_id: int, group: tuple[IdRun, ...]) -> bool:
     """Whether the runs that could not be read should be there: no other collect retired them."""
     with ledger.transaction() as connection:
         live = {run.id_run_id for run in snapshot(connection, pipeline_id).runs}
@@ -235,7 +235,7 @@ def _put_away(ledger: Ledger, spec: Spec, pipeline_id: int) -> tuple[int, tuple[
     values = {"pipeline_id": pipeline_id, "kept_seconds": kept.total_seconds()}
     for found in ledger.rows("collect", "accounted", **values):
         try:
-            moved += source.put_away(Partition(**found))
+            moved += source.archive_part(Partition(**found))
         except SourceError as error:
             left.append(str(error))
     return moved, tuple(left)
@@ -264,7 +264,7 @@ def _remove_replaced(
             _check_replaced(replaced, marker)
             if replaced.spec.sink.in_files:
                 there = open_stored(replaced.spec, spec, pipeline.sink_address)
-                freed += there.remove(replaced)
+                freed += there.remove_files(replaced)
         except (TerminalError, RetryableError) as error:
             left.append(f"the replaced files of batch {found['batch_id']} were left: {error}")
             continue

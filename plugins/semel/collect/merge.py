@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from semel import failpoints
 from semel.catalog import bloom, sortedids
-from semel.catalog.payload import Encoder, FilterCache, Index, read_ids, write_pieces
-from semel.catalog.runs import Run, span_seconds
+from semel.catalog.payload import IdEncoder, FilterCache, Index, read_ids, write_pieces
+from semel.catalog.runs import IdRun, span_seconds
 from semel.errors import RetryableError
 from semel.ledger import Ledger, pipelines, row, rows
 from semel.model.batch import Pipeline
@@ -32,8 +32,8 @@ _RATIO = 2  # a run joins smaller ones that hold at least half as many ids toget
 
 
 def merge_candidates(
-    runs: Iterable[Run], *, horizon_seconds: int, live_max: int = RUNS_LIVE_PER_SHARD_MAX
-) -> list[tuple[Run, ...]]:
+    runs: Iterable[IdRun], *, horizon_seconds: int, live_max: int = RUNS_LIVE_PER_SHARD_MAX
+) -> list[tuple[IdRun, ...]]:
     """Which visible runs to merge, each group into one, so that shards keep to `live_max`.
 
     A shard within the limit is left alone. Else spans that get no new runs any more become one run
@@ -49,8 +49,8 @@ def merge_candidates(
 
 
 def _of_shard(
-    runs: list[Run], span_of: Callable[[Run], float], live_max: int
-) -> list[tuple[Run, ...]]:
+    runs: list[IdRun], span_of: Callable[[IdRun], float], live_max: int
+) -> list[tuple[IdRun, ...]]:
     if len(runs) <= live_max:
         return []
     runs.sort(key=span_of)
@@ -59,10 +59,10 @@ def _of_shard(
     return groups + _of_youngest(youngest, max(1, live_max - len(closed)))
 
 
-def _of_youngest(runs: list[Run], live_max: int) -> list[tuple[Run, ...]]:
+def _of_youngest(runs: list[IdRun], live_max: int) -> list[tuple[IdRun, ...]]:
     """Merge neighbours in size; where sizes grow too fast for that, the smallest ones."""
     runs.sort(key=lambda run: run.ids)
-    groups: list[list[Run]] = []
+    groups: list[list[IdRun]] = []
     held = 0
     for run in runs:
         if groups and run.ids <= _RATIO * held:
@@ -82,12 +82,12 @@ class _Part:
     """A run that is being merged. `block` is the filter block, in the merged run, of each chunk's
     first id."""
 
-    run: Run
+    run: IdRun
     index: Index
     block: np.ndarray
 
 
-def merge(ledger: Ledger, cache: FilterCache, parts: tuple[Run, ...]) -> Run:
+def merge(ledger: Ledger, cache: FilterCache, parts: tuple[IdRun, ...]) -> IdRun:
     """Merge visible runs of one shard into a new one, in one transaction.
 
     1. Insert the merged run's header.
@@ -98,7 +98,7 @@ def merge(ledger: Ledger, cache: FilterCache, parts: tuple[Run, ...]) -> Run:
     RetryableError when a part was retired meanwhile (another merge, or its age): nothing is left.
     CorruptionError when a part is missing or damaged.
     """
-    encoder = Encoder(sum(run.ids for run in parts))
+    encoder = IdEncoder(sum(run.ids for run in parts))
     with ledger.transaction() as connection:
         pipeline = pipelines.get(connection, parts[0].pipeline_id)
         header = row(connection, "catalog", "insert_run", **_header(parts, encoder))
@@ -118,10 +118,10 @@ def merge(ledger: Ledger, cache: FilterCache, parts: tuple[Run, ...]) -> Run:
         merged = row(connection, "catalog", "seal_run", **sealed)
         _retire(connection, pipeline, id_run_id, parts)
         failpoints.point("collect.before_merged")
-    return Run.from_row(merged)
+    return IdRun.from_row(merged)
 
 
-def _header(parts: tuple[Run, ...], encoder: Encoder) -> dict[str, object]:
+def _header(parts: tuple[IdRun, ...], encoder: IdEncoder) -> dict[str, object]:
     """The merged run's columns: what its parts hold, in the segment of the last to expire."""
     # Keeps G7.
     last = max(parts, key=lambda run: run.expires_at)
@@ -146,7 +146,7 @@ def _header(parts: tuple[Run, ...], encoder: Encoder) -> dict[str, object]:
 
 # Keeps G2, G3.
 def _retire(
-    connection: sa.Connection, pipeline: Pipeline, merged: int, parts: tuple[Run, ...]
+    connection: sa.Connection, pipeline: Pipeline, merged: int, parts: tuple[IdRun, ...]
 ) -> None:
     pipelines.lock(connection, pipeline)
     ids = [run.id_run_id for run in parts]
@@ -159,7 +159,7 @@ def _retire(
         )
 
 
-def _opened(ledger: Ledger, cache: FilterCache, run: Run, blocks: int) -> _Part:
+def _opened(ledger: Ledger, cache: FilterCache, run: IdRun, blocks: int) -> _Part:
     index = cache.open(ledger, run)
     return _Part(run=run, index=index, block=bloom.block_of(index.first_h1, blocks))
 

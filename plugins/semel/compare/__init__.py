@@ -23,9 +23,9 @@ from typing import Any
 import pyarrow as pa
 
 from semel.archive import layout
-from semel.clients.duck import Engine
+from semel.clients.duck import DuckEngine
 from semel.compare import causes
-from semel.compare.answer import Cause, Comparison, Difference, Position, Range, Side
+from semel.compare.answer import Cause, Comparison, Difference, Position, BatchRange, Side
 from semel.compare.known import find_known
 from semel.compare.outputs import Output, Outputs, Row
 from semel.compare.path import batch_path, scratch_folder
@@ -37,7 +37,7 @@ from semel.ledger import Ledger
 from semel.model.batch import Log
 from semel.pipeline.opening import open_sinks, open_source
 from semel.pipeline.spec import Spec
-from semel.stage.job import Engine as Job
+from semel.stage.job import JobEngine as Job
 
 COMPARE_MEMORY_BYTES = 2 << 30
 """Memory in which a compare holds keys and hashes of rows: those of five million. What does not
@@ -50,7 +50,7 @@ LIVE, OTHER, AGAIN = 0, 1, 2
 def compare(
     ledger: Ledger,
     spec: Spec,
-    wanted: Range,
+    wanted: BatchRange,
     *,
     open_job: Callable[[], AbstractContextManager[Job]] | None = None,
     other: Spec | None = None,
@@ -69,7 +69,7 @@ def compare(
             next=NO_STEP,
         )
     chosen = choose(ledger, spec, wanted)
-    with Engine("differences", memory_limit=f"{COMPARE_MEMORY_BYTES >> 20}MiB") as engine:
+    with DuckEngine("differences", memory_limit=f"{COMPARE_MEMORY_BYTES >> 20}MiB") as engine:
         if other is not None:
             return _Compare(engine, chosen, shown, log).with_pipeline(choose(ledger, other, wanted))
         compared = _Compare(engine, find_source(chosen), shown, log)
@@ -88,7 +88,7 @@ def _counted(spec: Spec) -> tuple[object, ...]:
 class _Compare:
     """One compare: the steps in their order."""
 
-    def __init__(self, engine: Engine, chosen: Chosen, shown: int, log: Log) -> None:
+    def __init__(self, engine: DuckEngine, chosen: Chosen, shown: int, log: Log) -> None:
         self._engine, self._chosen, self._shown, self._log = engine, chosen, shown, log
         self._seconds: dict[str, float] = {}
         self._told = chosen.spec.limits.log_samples

@@ -99,7 +99,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Range:
+class BatchRange:
     """Which batches: those of [start, end), or those numbered `first` to `last`."""
 
     start: datetime | None = None

@@ -9,7 +9,7 @@ import numpy as np
 
 from semel.archive import provenance
 from semel.archive.marker import Marker, generations, judged
-from semel.clients.duck import Engine
+from semel.clients.duck import DuckEngine
 from semel.compare.answer import Cause
 from semel.compare.which import Chosen
 from semel.errors import SourceError
@@ -22,7 +22,7 @@ from semel.stage.read import read_again
 
 
 def blame(
-    engine: Engine, chosen: Chosen, *, by: str, run_again: Callable[[], None] | None
+    engine: DuckEngine, chosen: Chosen, *, by: str, run_again: Callable[[], None] | None
 ) -> None:
     """Give each difference its cause. `run_again` runs the batch path once more, as side AGAIN;
     None: there is no batch path. `by`: what rows are matched by.
@@ -44,7 +44,7 @@ def blame(
 
 
 def _blame_batches(
-    engine: Engine, chosen: Chosen, cause: Cause, holds: Callable[[Marker], bool]
+    engine: DuckEngine, chosen: Chosen, cause: Cause, holds: Callable[[Marker], bool]
 ) -> None:
     wanted = {row["batch"] for row in engine.rows("unexplained")}
     # Of rows whose batch is not known, it may be any.

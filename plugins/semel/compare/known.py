@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from semel.archive.marker import Marker
 from semel.catalog.ids import hash_ids
-from semel.clients.duck import Engine
+from semel.clients.duck import DuckEngine
 from semel.compare.which import Chosen
-from semel.declare.parts import Scope
+from semel.declare.parts import RepeatScope
 from semel.errors import CorruptionError
 from semel.formats.pieces import pieces
 from semel.model.manifest import Kind
@@ -26,7 +26,7 @@ from semel.stage.ids_file import write_known
 _IN_CATALOG = "duplicate_in_catalog"
 
 
-def find_known(engine: Engine, chosen: Chosen, folder: Path) -> int:
+def find_known(engine: DuckEngine, chosen: Chosen, folder: Path) -> int:
     """Write the ids that were known from outside of the range, for a job. Returns how many.
 
     SourceError: what the batches read is not what it was. CorruptionError: what is kept of it.
@@ -45,7 +45,7 @@ def find_known(engine: Engine, chosen: Chosen, folder: Path) -> int:
     return len(found["h1"])
 
 
-def _read(engine: Engine, chosen: Chosen) -> None:
+def _read(engine: DuckEngine, chosen: Chosen) -> None:
     dropping = [m for m in chosen.markers if m.counts.duplicates_catalog]
     for marker in dropping:
         for part in _repeated(chosen, marker):
@@ -54,7 +54,7 @@ def _read(engine: Engine, chosen: Chosen) -> None:
         return
     last = dropping[-1].commit_seq
     for marker in chosen.markers:
-        before = last + (marker.spec.dedup.scope is Scope.BUCKET)
+        before = last + (marker.spec.dedup.scope is RepeatScope.BUCKET)
         if marker.commit_seq < before and marker.counts.survivors:
             for part in in_source(marker, chosen.claims_of(marker)):
                 engine.run("insert_first_seen", _table(marker, part))
@@ -67,7 +67,7 @@ def _repeated(chosen: Chosen, marker: Marker) -> Iterator[Part]:
     batch are read again. Those that survived do no harm: they are also among what the range's
     batches saw first.
     """
-    if marker.spec.dedup.scope is Scope.BUCKET:
+    if marker.spec.dedup.scope is RepeatScope.BUCKET:
         yield from in_source(marker, chosen.claims_of(marker), (Kind.DEAD_LETTERS,))
         return
     for file in marker.of_kind(Kind.DECISIONS):

@@ -13,9 +13,9 @@ import pyarrow as pa
 from semel import limits
 from semel.archive.marker import Marker
 from semel.audit import fast
-from semel.clients.duck import Engine, zoneless
+from semel.clients.duck import DuckEngine, zoneless
 from semel.clients.sql import column
-from semel.compare.path import Made
+from semel.compare.path import BatchPathOutput
 from semel.declare.aggregate import Aggregate
 from semel.errors import CorruptionError, first_line
 from semel.formats.output import columns_in_files, rows_of
@@ -29,7 +29,7 @@ from semel.stage import combine
 _POSITION = ("_semel_source", "_semel_offset")
 _NULL = "CAST(NULL AS BIGINT)"
 
-Output = Marker | Made
+Output = Marker | BatchPathOutput
 """A batch's output, or the batch path's, which has no number."""
 
 SinkOf = Callable[[Spec], Sink]
@@ -49,7 +49,7 @@ class Outputs:
     number.
     """
 
-    engine: Engine
+    engine: DuckEngine
     spec: Spec
     by: str
     content: tuple[str, ...]
@@ -58,7 +58,7 @@ class Outputs:
     files: list[tuple[Output, MarkedFile | pa.Table | None]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, engine: Engine, spec: Spec, outputs: Iterable[Output]) -> Self:
+    def of(cls, engine: DuckEngine, spec: Spec, outputs: Iterable[Output]) -> Self:
         """What rows of all these outputs can be matched by."""
         outputs = list(outputs)
         schemas = [columns_in_files(made) for made in outputs]

@@ -24,16 +24,16 @@ from semel.model.batch import Claim, Counts, Log
 from semel.model.manifest import Kind, MarkedFile, StagedFile
 from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
-from semel.sinks import Refuses
+from semel.sinks import RowChecker
 from semel.stage import account, make_folders, moved
-from semel.stage.job import Engine, Outcome, StageJob, columns_of
+from semel.stage.job import JobEngine, Outcome, StageJob, columns_of
 from semel.storage import make_folder, remove_folder
 
 _BATCH = 0  # No ledger gives this number, so no command that an error names touches another batch.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class BatchPathOutput:
     """What the batch path made, as a marker tells it of a batch. All files lie below `sink`."""
 
     pipeline: str
@@ -84,7 +84,9 @@ def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
         os.close(handle)
 
 
-def batch_path(chosen: Chosen, engine: Engine, known: Path, folder: Path, log: Log) -> Made:
+def batch_path(
+    chosen: Chosen, engine: JobEngine, known: Path, folder: Path, log: Log
+) -> BatchPathOutput:
     """Run the batch path into a new folder. `known`: the folder with the ids that it knows.
 
     SemelError: as of stage, in the compare's words.
@@ -129,17 +131,17 @@ def _spec(spec: Spec) -> Spec:
     return spec.model_copy(update={"sink": sink})
 
 
-def _refuses(spec: Spec, job: StageJob) -> Refuses | None:
+def _refuses(spec: Spec, job: StageJob) -> RowChecker | None:
     """Finds the rows that the pipeline's table refuses: both paths set them aside."""
     if spec.sink.in_folder or spec.transforms:
         return None
     return open_sink(spec).check(columns_of(spec), job.data_dir)
 
 
-def _made(job: StageJob, outcome: Outcome) -> Made:
+def _made(job: StageJob, outcome: Outcome) -> BatchPathOutput:
     files, counts = account.added_up(job, outcome)
     columns = [(name, arrow_type(text)) for name, text in outcome.sink_schema]
-    return Made(
+    return BatchPathOutput(
         pipeline=job.spec.name,
         spec=job.spec,
         sink=job.folder,
@@ -163,7 +165,7 @@ def in_one(chosen: Chosen) -> list[Claim]:
     """All claims of the batches as those of one: in the order in which a plan would take them,
     and those of one partition that follow each other as one.
     """
-    shown = [found.name for found in open_source(chosen.spec).discover().found]
+    shown = [found.name for found in open_source(chosen.spec).discover().items]
     place = {name: at for at, name in enumerate(shown)}
     claims = [claim for own in chosen.claims.values() for claim in own]
     # What is not listed under its name was rotated away: it is older than what is.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from semel.archive import layout
 from semel.archive.marker import Marker, read_marker
-from semel.compare.answer import Range
+from semel.compare.answer import BatchRange
 from semel.declare.parts import Select
 from semel.errors import AGAIN, SourceError, StateError, TerminalError
 from semel.ledger import Ledger, pipelines, rows
@@ -14,7 +14,7 @@ from semel.model.batch import BatchStatus, Claim, Pipeline
 from semel.model.manifest import Kind
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
-from semel.sources import of_finalized
+from semel.sources import finalized_reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Chosen:
         return marker.batch_id == max(later, default=root)
 
 
-def choose(ledger: Ledger, spec: Spec, wanted: Range) -> Chosen:
+def choose(ledger: Ledger, spec: Spec, wanted: BatchRange) -> Chosen:
     """The finalized batches of a range.
 
     TerminalError: there are none, or their rows cannot be told apart. StateError: a batch of the
@@ -136,7 +136,7 @@ def find_source(chosen: Chosen) -> Chosen:
             lead = "Compare" if error.lasting else "Or compare"
             raise SourceError(
                 "the batch path cannot read again what the live path read: "
-                f"{of_finalized(error)}. {lead} a range without batch {batch_id}",
+                f"{finalized_reason(error)}. {lead} a range without batch {batch_id}",
                 next=f"semel batches {chosen.spec.name}" if error.lasting else AGAIN,
                 lasting=error.lasting,
             ) from error

@@ -92,14 +92,14 @@ class ColumnType:
 @lru_cache(maxsize=1_024)  # A task asks for each of its splits.
 def parse(text: str) -> ColumnType:
     """The type that `text` names. ValueError says what is wrong with it."""
-    reader = _Reader(text)
+    reader = _TypeParser(text)
     found = reader.type(depth=0)
     if reader.tokens:
         raise ValueError(f"{text!r} goes on after its type: {''.join(reader.tokens)!r}")
     return found
 
 
-class _Reader:
+class _TypeParser:
     """Recursive descent over the tokens of one type."""
 
     def __init__(self, text: str) -> None:

@@ -108,7 +108,7 @@ class Unknown(StrEnum):
     QUARANTINE = "quarantine"
 
 
-class Scope(StrEnum):
+class RepeatScope(StrEnum):
     """Where a repeated id is looked for: in the whole horizon, or in its record time's bucket."""
 
     HORIZON = "horizon"
@@ -148,7 +148,7 @@ class Model(BaseModel):
 class Dedup(Model):
     """How repeated records are recognised."""
 
-    scope: Scope = Scope.HORIZON
+    scope: RepeatScope = RepeatScope.HORIZON
     """horizon: an id may come back with any time. bucket: always with the same record_time."""
     horizon: Duration = timedelta(days=30)
     """How long ids are kept: a repeat that comes later is a new record."""
@@ -167,7 +167,7 @@ class Dedup(Model):
         return self
 
 
-class Window(Model):
+class WindowSpec(Model):
     """The windows of record_time that its records are counted in."""
 
     size: Duration
@@ -181,7 +181,7 @@ class Window(Model):
     """How much later than its time a record may come, before its window counts as complete."""
 
     @model_validator(mode="after")
-    def _check(self) -> "Window":
+    def _check(self) -> "WindowSpec":
         problems = []
         key = "size" if self.every is None else "every"
         if why := slice_problem(self._every):

@@ -23,7 +23,7 @@ RecordEnds = Callable[[bytearray, int], np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class RecordPiece:
     """Whole records, line ends included: data[:ends[-1]]. `data` is overwritten by the next one."""
 
     offset: int
@@ -57,7 +57,7 @@ def owned_pieces(
     range_end: int | None,
     record_ends: RecordEnds,
     digest: xxhash.xxh3_128,
-) -> Iterator[Piece | Oversized]:
+) -> Iterator[RecordPiece | Oversized]:
     """Yield the records that start in [start, end), in order, and update `digest` with their bytes.
 
     `range_end` None reads to the end of the file, as one split. A file that ends before
@@ -80,7 +80,7 @@ def owned_pieces(
         passed = not len(ends) and window.filled > limits.RECORD_BYTES_MAX + len(b"\r\n")
         if len(ends):
             digest.update(memoryview(window.buffer)[: ends[-1]])
-            yield Piece(offset=window.offset, data=window.buffer, ends=ends)
+            yield RecordPiece(offset=window.offset, data=window.buffer, ends=ends)
             window.drop(int(ends[-1]))
         elif passed:
             yield window.skip_record(digest)

@@ -26,7 +26,7 @@ from semel.errors import SourceError, SpecError
 from semel.formats import words
 from semel.formats.blocks import line_ends
 from semel.formats.foreign import foreign
-from semel.formats.lines import BadRecords, Fault, Lines
+from semel.formats.lines import BadRecords, Fault, RecordLines
 from semel.formats.quotes import OPEN, Quotes
 from semel.formats.words import FOUND_CHARS_MAX
 from semel.model.batch import Ignored
@@ -41,7 +41,7 @@ _DIGITS_MAX = 4_000  # Python reads no longer numbers, and those here are long f
 
 
 @dataclass(frozen=True, kw_only=True)
-class Csv:
+class CsvFormat:
     """The format `csv`. Without `header`, the columns are in the schema's order."""
 
     delimiter: str = ","
@@ -55,10 +55,10 @@ class Csv:
         return _CsvParser(self, schema, columns or schema.names)
 
 
-def declared(context: Context) -> Csv:
+def declared(context: Context) -> CsvFormat:
     """See table.SourceCode."""
     csv = context.declared.csv
-    return Csv(
+    return CsvFormat(
         delimiter=csv.delimiter,
         quote=None if csv.quote == NO_QUOTE else csv.quote,
         escape=csv.escape,
@@ -69,7 +69,7 @@ def declared(context: Context) -> Csv:
 # Keeps P14.
 def read_header(
     file: BinaryIO,
-    format: Csv,
+    format: CsvFormat,
     schema: pa.Schema,
     naming: Naming = AS_DECLARED,
     *,
@@ -112,7 +112,7 @@ def read_header(
     raise SourceError(f"{name}: {why}. {advice}")
 
 
-def first_record(head: bytearray, format: Csv) -> tuple[list[str], int]:
+def first_record(head: bytearray, format: CsvFormat) -> tuple[list[str], int]:
     """The fields of a file's first record, and the offset behind it: the end, where it goes on.
 
     UnicodeDecodeError, csv.Error: it is none.
@@ -132,7 +132,7 @@ def first_record(head: bytearray, format: Csv) -> tuple[list[str], int]:
 class _CsvParser:
     skips_line_ends = False
 
-    def __init__(self, format: Csv, schema: pa.Schema, columns: list[str]) -> None:
+    def __init__(self, format: CsvFormat, schema: pa.Schema, columns: list[str]) -> None:
         for field in schema:
             if pa.types.is_nested(field.type):
                 raise SpecError(
@@ -164,7 +164,7 @@ class _CsvParser:
         integers = [name for name, kind in self._types.items() if pa.types.is_integer(kind)]
         self._integers = _convert_options(dict.fromkeys(integers, pa.string()), integers)
 
-    def parse(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
+    def parse(self, lines: RecordLines) -> tuple[pa.Table, dict[int, Fault]]:
         """See lines.Parser.
 
         Rows end at line ends, and each one holds at least one line that is not empty. So as many
@@ -221,7 +221,7 @@ class _CsvParser:
             convert_options=convert,
         )
 
-    def ignored(self, lines: Lines) -> Ignored:
+    def ignored(self, lines: RecordLines) -> Ignored:
         """See lines.Parser. A header names all columns."""
         return Ignored()
 
@@ -229,7 +229,7 @@ class _CsvParser:
         """See lines.Parser."""
         return raw if raw.strip(self._blank) else b""
 
-    def _faults(self, lines: Lines) -> dict[int, Fault]:
+    def _faults(self, lines: RecordLines) -> dict[int, Fault]:
         """Quotes, numbers of fields, and texts that are no values."""
         found = self._quote_faults(lines)
         rows = np.arange(len(lines))
@@ -251,7 +251,7 @@ class _CsvParser:
         self._add_unfit(np.delete(rows, list(counts)), table, found)
         return found
 
-    def _quote_faults(self, lines: Lines) -> dict[int, Fault]:
+    def _quote_faults(self, lines: RecordLines) -> dict[int, Fault]:
         found: dict[int, Fault] = {}
         codes = np.frombuffer(lines.data, np.uint8)
         places = self._quotes.doubtful(lines)
@@ -266,7 +266,7 @@ class _CsvParser:
                     found[at] = (Reason.malformed, _MARK)
         return found
 
-    def _source(self, lines: Lines) -> pa.Buffer:
+    def _source(self, lines: RecordLines) -> pa.Buffer:
         """The records as pyarrow takes them, with a line end behind the last one.
 
         Without it, pyarrow 26 takes an empty last field for a quoted one when another field is
@@ -293,7 +293,7 @@ class _CsvParser:
                 why = words.misfit(name, expected, words.quoted(text))
                 found.setdefault(row, (Reason.type_mismatch, why))
 
-    def _verdict(self, lines: Lines, message: str) -> BadRecords:
+    def _verdict(self, lines: RecordLines, message: str) -> BadRecords:
         """What pyarrow says of records. Of one alone, it is said in other words."""
         row = re.search(r"Row #(\d+)", message)
         index = int(row[1]) - 1 if row else None
@@ -314,7 +314,7 @@ class _CsvParser:
         return BadRecords(Reason.type_mismatch, message, index)
 
 
-def _with_line_end(lines: Lines) -> pa.Buffer:
+def _with_line_end(lines: RecordLines) -> pa.Buffer:
     start, end = lines.span
     for line_end in (b"\n", b"\r\n"):
         if lines.data.startswith(line_end, end):
@@ -322,7 +322,7 @@ def _with_line_end(lines: Lines) -> pa.Buffer:
     return pa.py_buffer(bytes(memoryview(lines.data)[start:end]) + b"\n")
 
 
-def _holds_hex(lines: Lines) -> bool:
+def _holds_hex(lines: RecordLines) -> bool:
     """Whether any number may begin with 0x."""
     return any(lines.data.find(sign, *lines.span) >= 0 for sign in (b"0x", b"0X"))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.formats.lines import Lines
+from semel.formats.lines import RecordLines
 
 DIGITS_MAX = 38
 """Of a decimal: of its text, those that are zeros too, and of the number with its type's scale."""
@@ -68,7 +68,7 @@ def all_plain(texts: pa.StringArray, kind: pa.Decimal128Type) -> bool:
     return not content.translate(None, _PLAIN)
 
 
-def suspicious(lines: Lines, scale: int) -> np.ndarray:
+def suspicious(lines: RecordLines, scale: int) -> np.ndarray:
     """The records in which a number may be that pyarrow must not read with a scale up to `scale`.
     In no other: a number is harmless whose exponent has one digit, or none, and whose digits fit;
     and which is written without escapes.

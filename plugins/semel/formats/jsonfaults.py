@@ -1,6 +1,6 @@
 """What is wrong with a JSON record that pyarrow refuses, and how it is said to their user.
 
-`Exact` reads one record at a time, some 10 us each, so its verdict depends on nothing else. The
+`RecordFaults` reads one record at a time, some 10 us each, so its verdict depends on nothing else. The
 parser hands it the records that msgspec refuses, and those with doubtful decimals or keys.
 """
 
@@ -27,7 +27,7 @@ from semel.formats.jsontext import (
     there_twice,
     value_shown,
 )
-from semel.formats.lines import Fault, Lines
+from semel.formats.lines import Fault, RecordLines
 from semel.formats.words import FOUND_CHARS_MAX, RECORD_SHOWN_BYTES
 from semel.model.reasons import Reason
 
@@ -50,7 +50,7 @@ _ENCODER = msgspec.json.Encoder()
 _PAIRS = json.JSONDecoder(object_pairs_hook=tuple)
 
 
-class Exact:
+class RecordFaults:
     """Says of a record what is wrong with it. `columns`: what pyarrow reads; `declared`: those of
     type json and map as well, whose keys may not repeat either."""
 
@@ -86,12 +86,12 @@ class Exact:
         name = _repeated(_pairs(text), self._tree) if _may_repeat(text) else None
         return None if name is None else there_twice(name)
 
-    def doubtful(self, lines: Lines) -> list[int]:
+    def doubtful(self, lines: RecordLines) -> list[int]:
         """The records with a decimal that may not fit."""
         found = [records_with(form, lines) for form in self._unlike]
         return np.unique(np.concatenate(found)).tolist() if found else []
 
-    def refused(self, lines: Lines) -> Iterator[tuple[int, Fault]]:
+    def refused(self, lines: RecordLines) -> Iterator[tuple[int, Fault]]:
         """Records that pyarrow must not see, as it reads their numbers wrongly, or dies of them. In
         most blocks there are none, and that is seen in little time."""
         if not self._unlike:

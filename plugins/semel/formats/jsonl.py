@@ -21,9 +21,9 @@ from semel.declare.parts import REST_COLUMN, Unknown
 from semel.formats import words
 from semel.formats.blocks import line_ends
 from semel.formats.columns import as_read
-from semel.formats.jsonfaults import Exact, no_object
-from semel.formats.jsontext import VALUE, Judge, Keys, Texts, map_column
-from semel.formats.lines import BadRecords, Fault, Lines
+from semel.formats.jsonfaults import RecordFaults, no_object
+from semel.formats.jsontext import VALUE, Judge, Keys, JsonTexts, map_column
+from semel.formats.lines import BadRecords, Fault, RecordLines
 from semel.formats.records import OFFSET, judge_lines
 from semel.formats.words import RECORD_SHOWN_BYTES
 from semel.model.batch import Ignored
@@ -85,7 +85,7 @@ class _JsonParser:
         self._json = json_columns
         self._maps = [field for field in declared if pa.types.is_map(field.type)]
         texts = (*json_columns, *(field.name for field in self._maps))
-        self._texts = Texts(texts, json_columns) if texts else None
+        self._texts = JsonTexts(texts, json_columns) if texts else None
         self._values = {field.name: self._value_judge(field) for field in self._maps}
         self._read_columns = pa.schema([field for field in declared if field.name not in texts])
         self._unnamed = Keys(declared)
@@ -94,7 +94,7 @@ class _JsonParser:
         self._times_as_text = False
         self._set_options()
         self._decode = msgspec.json.Decoder(_struct(self._read_columns)).decode
-        self._exact = Exact(self._read_columns, declared)
+        self._exact = RecordFaults(self._read_columns, declared)
         self.finders = (self._refused, self._decimals, self._repeated)
 
     def _set_options(self) -> None:
@@ -113,7 +113,7 @@ class _JsonParser:
         schema = pa.schema([pa.field(VALUE, field.type.item_type)])
         return partial(judge_lines, _JsonParser(schema, (), Unknown.IGNORE), schema)
 
-    def parse(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
+    def parse(self, lines: RecordLines) -> tuple[pa.Table, dict[int, Fault]]:
         """See lines.Parser.
 
         pyarrow.json does not go by lines: two objects on a line are two rows, one object on two
@@ -144,7 +144,7 @@ class _JsonParser:
             return table, {}
         return self._completed(table, lines, named)
 
-    def _verdict(self, lines: Lines, message: str) -> BadRecords:
+    def _verdict(self, lines: RecordLines, message: str) -> BadRecords:
         """What pyarrow says of records. Of one alone, it is said in other words."""
         if len(lines) == 1 and (fault := self._exact.fault(lines.raw(0))):
             return BadRecords(*fault)
@@ -156,7 +156,7 @@ class _JsonParser:
             return BadRecords(Reason.type_mismatch, f"expected other values: {detail}", index)
         return BadRecords(Reason.malformed, f"not JSON: {detail}", index)
 
-    def _read(self, lines: Lines) -> tuple[pa.Table, bool]:
+    def _read(self, lines: RecordLines) -> tuple[pa.Table, bool]:
         """What pyarrow reads of the records, and whether the schema surely names all their keys."""
         source = pa.BufferReader(lines.buffer())
         if self._asked:
@@ -174,7 +174,7 @@ class _JsonParser:
         return pa.json.read_json(source, read_options=_READ, parse_options=self._lax), False
 
     def _completed(
-        self, table: pa.Table, lines: Lines, named: bool
+        self, table: pa.Table, lines: RecordLines, named: bool
     ) -> tuple[pa.Table, dict[int, Fault]]:
         """The table with the columns that pyarrow does not read. `named`: see `_read`."""
         faults: dict[int, Fault] = {}
@@ -199,7 +199,7 @@ class _JsonParser:
             faults = bad | faults
         return table, faults
 
-    def ignored(self, lines: Lines) -> Ignored:
+    def ignored(self, lines: RecordLines) -> Ignored:
         """See lines.Parser."""
         if self._unknown is not Unknown.IGNORE or self._asked or not len(lines):
             return Ignored()
@@ -210,7 +210,7 @@ class _JsonParser:
         """See lines.Parser."""
         return raw.strip(_BLANK)
 
-    def _refused(self, lines: Lines) -> dict[int, Fault]:
+    def _refused(self, lines: RecordLines) -> dict[int, Fault]:
         """What is wrong with records that msgspec refuses: it takes all that pyarrow takes but for
         NaN, Infinity and very deep nesting."""
         decode, bad = self._decode, []
@@ -222,16 +222,16 @@ class _JsonParser:
                 bad.append(at)
         return self._judged(lines, bad)
 
-    def _decimals(self, lines: Lines) -> dict[int, Fault]:
+    def _decimals(self, lines: RecordLines) -> dict[int, Fault]:
         """The same of records with a decimal that may not fit."""
         return self._judged(lines, self._exact.doubtful(lines))
 
-    def _repeated(self, lines: Lines) -> dict[int, Fault]:
+    def _repeated(self, lines: RecordLines) -> dict[int, Fault]:
         """The same of records that repeat a key."""
         faults = enumerate(map(self._exact.repeated, lines.data.split(b"\n")[:-1]))
         return {at: fault for at, fault in faults if fault}
 
-    def _judged(self, lines: Lines, places: list[int]) -> dict[int, Fault]:
+    def _judged(self, lines: RecordLines, places: list[int]) -> dict[int, Fault]:
         faults = zip(places, map(self._exact.fault, lines.raws(places)), strict=True)
         return {at: fault for at, fault in faults if fault}
 
@@ -289,7 +289,7 @@ def _kind(declared: pa.DataType) -> Any:
     return str
 
 
-def _require(lines: Lines, good: np.ndarray) -> None:
+def _require(lines: RecordLines, good: np.ndarray) -> None:
     if not good.all():
         at = int(np.argmin(good))
         start, end = lines.starts[at], lines.ends[at]

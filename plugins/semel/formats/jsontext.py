@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from semel import limits
 from semel.formats import words
-from semel.formats.lines import BadRecords, Fault, Lines
+from semel.formats.lines import BadRecords, Fault, RecordLines
 from semel.formats.words import RECORD_SHOWN_BYTES
 from semel.model.batch import Ignored
 from semel.model.reasons import Reason
@@ -42,7 +42,7 @@ KEY_CHARS_MAX = 60
 VALUE = "v"
 """The column that holds the values of a map."""
 
-Judge = Callable[[Lines], tuple[pa.Table, dict[int, Fault]]]
+Judge = Callable[[RecordLines], tuple[pa.Table, dict[int, Fault]]]
 """The good ones of some records, with a column OFFSET, and the faults of the others."""
 
 _OPENS, _BETWEEN = b'{"v":', b'}\n{"v":'
@@ -173,7 +173,7 @@ def raws_decoder(names: Iterable[str], default: bytes) -> msgspec.json.Decoder:
     return msgspec.json.Decoder(msgspec.defstruct("Raws", fields, gc=False))
 
 
-class Texts:
+class JsonTexts:
     """Reads the texts of the keys `names` of records; those of `judged` must be JSON."""
 
     def __init__(self, names: tuple[str, ...], judged: tuple[str, ...]) -> None:
@@ -181,7 +181,7 @@ class Texts:
         self._decoder = raws_decoder(names, _NULL)
         self._patterns = [re.compile(re.escape(quoted(name))) for name in names]
 
-    def columns(self, lines: Lines) -> dict[str, list[bytes | None]]:
+    def columns(self, lines: RecordLines) -> dict[str, list[bytes | None]]:
         """The texts of records that pyarrow takes, None for null. BadRecords: some record repeats
         a key, or holds what is no JSON.
         """
@@ -200,7 +200,7 @@ class Texts:
             for name, column in zip(self._names, columns, strict=True)
         }
 
-    def _refuse_repeated(self, lines: Lines) -> None:
+    def _refuse_repeated(self, lines: RecordLines) -> None:
         """Look closer at records in which a name is there twice, or may be written otherwise."""
         suspects: set[int] = set()
         for pattern in self._patterns:
@@ -213,7 +213,7 @@ class Texts:
                 if keys.count(name) > 1:
                     raise BadRecords(*there_twice(name), at)
 
-    def _exactly(self, lines: Lines, at: int) -> list[bytes]:
+    def _exactly(self, lines: RecordLines, at: int) -> list[bytes]:
         found = dict(members(lines.raw(at)))
         for name in self._judged:
             if name in found and not is_json(found[name]):
@@ -221,7 +221,7 @@ class Texts:
         return [found.get(name, _NULL) for name in self._names]
 
 
-def records_with(pattern: re.Pattern[bytes], lines: Lines) -> np.ndarray:
+def records_with(pattern: re.Pattern[bytes], lines: RecordLines) -> np.ndarray:
     """The records in which a pattern is found, in order, each as often as it is found there."""
     places = [match.start() for match in pattern.finditer(lines.data, *lines.span)]
     return np.searchsorted(lines.ends, np.array(places, np.int64), side="right")
@@ -287,14 +287,14 @@ def _maps(
     return maps
 
 
-def _records(values: list[msgspec.Raw | bytes]) -> Lines:
+def _records(values: list[msgspec.Raw | bytes]) -> RecordLines:
     """Each value as a record of its own, at the position that is its place."""
     sizes = np.fromiter(map(len, map(memoryview, values)), np.int64, len(values))
     sizes += len(_OPENS) + len(b"}")
     ends = np.cumsum(sizes + 1) - 1
     places = np.arange(len(values))
     data = _OPENS + _BETWEEN.join(values) + b"}"
-    return Lines(data=data, starts=ends - sizes, ends=ends, offsets=places, lengths=sizes)
+    return RecordLines(data=data, starts=ends - sizes, ends=ends, offsets=places, lengths=sizes)
 
 
 class Keys:
@@ -309,7 +309,7 @@ class Keys:
         """The keys of a record that nobody declared, at any depth: `key`, `struct.key`."""
         return _unnamed(record.strip(_BLANK), self._tree, "")
 
-    def faults(self, lines: Lines) -> dict[int, Fault]:
+    def faults(self, lines: RecordLines) -> dict[int, Fault]:
         """The records with such a key, each with the name of its first one."""
         found: dict[int, Fault] = {}
         some = None if self._deep else _together(lines)
@@ -323,7 +323,7 @@ class Keys:
                 found[at] = (Reason.unknown_key, why)
         return found
 
-    def count(self, lines: Lines, *, surely: bool) -> Ignored:
+    def count(self, lines: RecordLines, *, surely: bool) -> Ignored:
         """Such keys of a block's records, from some of them.
 
         `surely`: there is one. Where those that were looked at have none, all are looked at.
@@ -337,7 +337,7 @@ class Keys:
         return Ignored(keys=counts, sampled=looked < len(lines))
 
     def _count(
-        self, lines: Lines, places: Iterable[int], bytes_max: int | None
+        self, lines: RecordLines, places: Iterable[int], bytes_max: int | None
     ) -> tuple[int, Counter[str]]:
         keys: Counter[str] = Counter()
         looked = size = 0
@@ -349,7 +349,7 @@ class Keys:
                 break
         return looked, keys
 
-    def rest(self, lines: Lines) -> tuple[pa.Array, dict[int, Fault]]:
+    def rest(self, lines: RecordLines) -> tuple[pa.Array, dict[int, Fault]]:
         """The column REST_COLUMN: such keys at the top of each record as an object, else null.
 
         Keys that repeat are in it as often as they are there.
@@ -376,13 +376,13 @@ class Keys:
         return pa.array(texts, pa.string()), faults
 
 
-def keys_of(lines: Lines) -> Iterable[Iterable[str]]:
+def keys_of(lines: RecordLines) -> Iterable[Iterable[str]]:
     """The keys of each record, once each."""
     found = _together(lines)
     return (dict(pairs_of(lines.raw(at))) for at in range(len(lines))) if found is None else found
 
 
-def _together(lines: Lines) -> list[dict[str, msgspec.Raw]] | None:
+def _together(lines: RecordLines) -> list[dict[str, msgspec.Raw]] | None:
     """See `objects`. None also for a block that is larger than most: a single record of small keys
     takes twenty times its size."""
     start, end = lines.span

@@ -17,7 +17,7 @@ Fault = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lines:
+class RecordLines:
     """Records data[starts[i]:ends[i]], without line ends, none empty.
 
     In the file they are at `offsets` and take `lengths` bytes, with their line ends.
@@ -32,7 +32,7 @@ class Lines:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def take(self, part: slice | np.ndarray) -> "Lines":
+    def take(self, part: slice | np.ndarray) -> "RecordLines":
         """Some of the records."""
         return replace(
             self,
@@ -42,7 +42,7 @@ class Lines:
             lengths=self.lengths[part],
         )
 
-    def without(self, places: Collection[int]) -> "Lines":
+    def without(self, places: Collection[int]) -> "RecordLines":
         """The records but for some of them."""
         if not places:
             return self
@@ -50,7 +50,7 @@ class Lines:
         left[list(places)] = False
         return self.take(left)
 
-    def together(self, taken: np.ndarray) -> "Lines":
+    def together(self, taken: np.ndarray) -> "RecordLines":
         """The records that are marked, with nothing of the others between them. Their bytes move:
         `data` is changed, and of no use to who has the records of before.
         """
@@ -74,7 +74,7 @@ class Lines:
         for start, end in bounds:
             self.data[start:end] = b"\n" * (end - start)
 
-    def packed(self) -> "Lines":
+    def packed(self) -> "RecordLines":
         """The records with nothing but line ends between and behind them, in bytes of their own."""
         codes = np.frombuffer(self.data, np.uint8)
         behind, before = codes[self.ends[:-1]], codes[self.starts[1:] - 1]
@@ -138,7 +138,7 @@ class BadRecords(Exception):
         self.index = index
 
 
-Finder = Callable[[Lines], dict[int, Fault]]
+Finder = Callable[[RecordLines], dict[int, Fault]]
 """Says what is surely wrong with some of the records, by their index, found all at once.
 
 A record that is named is one that `parse` refuses, whatever is around it; what is said of it
@@ -161,7 +161,7 @@ class Parser(Protocol):
     finders: tuple[Finder, ...]
     """From what is found quickly to what takes longer. Each gets what those before it left."""
 
-    def parse(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
+    def parse(self, lines: RecordLines) -> tuple[pa.Table, dict[int, Fault]]:
         """One row for each record, or BadRecords; and the rows that mean nothing, by their index,
         each with its fault: what is said of such a record depends on nothing around it.
 
@@ -169,7 +169,7 @@ class Parser(Protocol):
         path rests on this.
         """
 
-    def ignored(self, lines: Lines) -> Ignored:
+    def ignored(self, lines: RecordLines) -> Ignored:
         """The keys of good records that were passed over. Called once for each block, behind its
         parse."""
 

@@ -316,7 +316,7 @@ def blocks(
             why = f"{file.name!r} cannot be read by this schema: {some_of(wrong)}"
             raise SourceError(f"{why}. {advice}")
         fixed |= {c: pa.scalar(None, schema.field(c).type) for c in held.keys() - names.keys()}
-        reader = _Reader(file, found, length, schema, names, exact, selection, first, fixed)
+        reader = _RowGroupReader(file, found, length, schema, names, exact, selection, first, fixed)
         for group in range(found.metadata.num_row_groups):
             behind = first + found.metadata.row_group(group).num_rows
             low, high = max(first, claimed[0]), min(behind, claimed[1])
@@ -325,7 +325,7 @@ def blocks(
             first = behind
 
 
-class _Reader:
+class _RowGroupReader:
     """Reads row groups of one file."""
 
     def __init__(

@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 
-from semel.formats.lines import Lines
+from semel.formats.lines import RecordLines
 from semel.formats.selection import NONE
 
 OPEN = "a quote is not closed"
@@ -49,11 +49,11 @@ class Quotes:
             return OPEN
         return f"{_BEHIND}, or {_ESCAPE}" if self._escape else _BEHIND
 
-    def doubtful(self, lines: Lines) -> np.ndarray:
+    def doubtful(self, lines: RecordLines) -> np.ndarray:
         """The records that `fault` must judge. It finds nothing wrong with any other."""
         return self._look(lines)[0]
 
-    def doubled(self, lines: Lines) -> bytes | None:
+    def doubled(self, lines: RecordLines) -> bytes | None:
         """Good records with doubled quotes in place of escaped ones; None: nothing is escaped."""
         start, end = lines.span
         if not self._escape or lines.data.find(self._escape, start, end) < 0:
@@ -72,7 +72,7 @@ class Quotes:
         codes[escapes[quotes]] = self._quote
         return np.delete(codes, escapes[~quotes]).tobytes()
 
-    def _look(self, lines: Lines) -> tuple[np.ndarray, np.ndarray]:
+    def _look(self, lines: RecordLines) -> tuple[np.ndarray, np.ndarray]:
         """The records that may have a quote elsewhere than around a field; and the escapes within
         quotes of the others, counted from the first record's start.
 

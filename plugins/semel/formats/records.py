@@ -22,9 +22,9 @@ import pyarrow as pa
 import xxhash
 
 from semel import limits
-from semel.formats.blocks import Oversized, Piece, owned_pieces
+from semel.formats.blocks import Oversized, RecordPiece, owned_pieces
 from semel.formats.columns import convert
-from semel.formats.lines import BadRecords, Fault, Finder, Format, Lines, Parser
+from semel.formats.lines import BadRecords, Fault, Finder, Format, RecordLines, Parser
 from semel.formats.rows import Rows
 from semel.formats.selection import NONE, Selection, among
 from semel.model.batch import Ignored
@@ -68,7 +68,7 @@ class Block:
 
     table: pa.Table
     faults: dict[int, Fault]
-    lines: "Lines | Rows"
+    lines: "RecordLines | Rows"
     bytes_read: int
     ignored: Ignored = Ignored()
     left_out: np.ndarray = field(default_factory=lambda: NONE)
@@ -153,7 +153,7 @@ def read_split(
 
 
 def _oversized(piece: Oversized, schema: pa.Schema, selection: Selection | None) -> Block:
-    lines = Lines(
+    lines = RecordLines(
         data=piece.head,
         starts=np.array([0]),
         ends=np.array([len(piece.head)]),
@@ -170,7 +170,7 @@ def _oversized(piece: Oversized, schema: pa.Schema, selection: Selection | None)
     )
 
 
-def _lines(piece: Piece, header: int) -> Lines:
+def _lines(piece: RecordPiece, header: int) -> RecordLines:
     """The records of a piece, without the header, line ends and empty lines."""
     starts = np.concatenate((np.zeros(1, piece.ends.dtype), piece.ends[:-1]))[header:]
     ends = piece.ends[header:].copy()
@@ -188,7 +188,7 @@ def _lines(piece: Piece, header: int) -> Lines:
         crlf = (data[ends - 1] == 13) & (ends > starts)
         if crlf.any():
             ends -= crlf & ((ends - 2 < starts) | (data[ends - 2] != 13))
-    lines = Lines(
+    lines = RecordLines(
         data=piece.data,
         starts=starts,
         ends=ends,
@@ -200,7 +200,7 @@ def _lines(piece: Piece, header: int) -> Lines:
 
 
 def judge_lines(
-    parser: Parser, schema: pa.Schema, lines: Lines
+    parser: Parser, schema: pa.Schema, lines: RecordLines
 ) -> tuple[pa.Table, dict[int, Fault]]:
     """The columns and OFFSET of the good ones of some records, and the faults of the others."""
     return Judge(parser, schema, ()).judge(lines)
@@ -209,7 +209,7 @@ def judge_lines(
 class _Left:
     """The packed records of a block that nothing was found wrong with so far, and the faults."""
 
-    def __init__(self, lines: Lines, faults: dict[int, Fault]) -> None:
+    def __init__(self, lines: RecordLines, faults: dict[int, Fault]) -> None:
         self._faults = faults
         self._places = np.arange(len(lines))
         self.lines = lines
@@ -245,7 +245,7 @@ class Judge:
         self._probably_bad = False
         self._needed = _QUICK
 
-    def judge(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
+    def judge(self, lines: RecordLines) -> tuple[pa.Table, dict[int, Fault]]:
         """The rows of the good records, and the faults of the others by their index."""
         if not len(lines):
             return _empty(self._schema), {}
@@ -258,7 +258,7 @@ class Judge:
                 pass  # One of them is bad, which one shows below.
         return self._strictly(lines)
 
-    def _strictly(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
+    def _strictly(self, lines: RecordLines) -> tuple[pa.Table, dict[int, Fault]]:
         # 1. Leave out lines that are too long, and blank ones. The rest is packed, because a parse
         #    reads all that lies between its first and its last line.
         left = _Left(*self._cleaned(lines))
@@ -280,7 +280,7 @@ class Judge:
         table, more = self._bisect(left.lines)
         return table, left.with_more(more)
 
-    def _cleaned(self, lines: Lines) -> tuple[Lines, dict[int, Fault]]:
+    def _cleaned(self, lines: RecordLines) -> tuple[RecordLines, dict[int, Fault]]:
         """The records as the finders take them, blank and too long ones empty; these faults."""
         codes = np.frombuffer(lines.data, np.uint8)
         starts, ends = lines.starts.copy(), lines.ends.copy()
@@ -295,7 +295,7 @@ class Judge:
         faults = dict.fromkeys(np.flatnonzero(long).tolist(), too_long())
         return replace(lines, starts=starts, ends=ends), faults
 
-    def _bisect(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
+    def _bisect(self, lines: RecordLines) -> tuple[pa.Table, dict[int, Fault]]:
         """Cut until the bad lines stand alone; the stack has the first part at its top."""
         tables, faults = [_empty(self._schema)], {}
         stack = [(0, len(lines))] if len(lines) else []
@@ -312,7 +312,7 @@ class Judge:
                     stack.extend(reversed(_parts(first, behind, bad.index)))
         return pa.concat_tables(tables).combine_chunks(), faults
 
-    def _parse(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
+    def _parse(self, lines: RecordLines) -> tuple[pa.Table, dict[int, Fault]]:
         """The declared columns and OFFSET of the records whose values the columns can hold.
 
         BadRecords unless all are good but for that.
@@ -359,7 +359,7 @@ def printable(text: str) -> str:
     return text[:REJECTED_DETAIL_CHARS_MAX]
 
 
-def _byte_faults(lines: Lines) -> dict[int, Fault]:
+def _byte_faults(lines: RecordLines) -> dict[int, Fault]:
     """Records that are no text."""
     found: dict[int, Fault] = dict.fromkeys(lines.matching(r"\x00").tolist(), _NUL)
     if not lines.data.isascii():
@@ -373,7 +373,7 @@ def _byte_faults(lines: Lines) -> dict[int, Fault]:
     return found
 
 
-def _check_bytes(lines: Lines) -> None:
+def _check_bytes(lines: RecordLines) -> None:
     # pyarrow takes a NUL for the end of its input, and lets invalid UTF-8 pass.
     if lines.data.find(b"\0", *lines.span) >= 0:
         raise BadRecords(*_NUL)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from semel import limits
-from semel.formats.lines import Lines, Parser
+from semel.formats.lines import RecordLines, Parser
 
 NONE = np.zeros(0, np.int64)
 """No offsets."""
@@ -34,7 +34,7 @@ class Selection:
         return replace(self, offsets=combined(self.offsets, offsets))
 
     # Keeps RP1, RP9.
-    def of(self, lines: Lines, parser: Parser) -> tuple[Lines, np.ndarray]:
+    def of(self, lines: RecordLines, parser: Parser) -> tuple[RecordLines, np.ndarray]:
         """The lines that are taken, with nothing of the others between them, and the offsets of the
         records that are left out. A blank line is no record. The bytes of the lines are changed.
         """
@@ -54,7 +54,7 @@ class Selection:
 EVERYTHING = Selection(offsets=NONE, only=False)
 
 
-def _records(lines: Lines, clean: Callable[[bytes], bytes]) -> np.ndarray:
+def _records(lines: RecordLines, clean: Callable[[bytes], bytes]) -> np.ndarray:
     """The offsets of the lines that are not blank. A line that is too long is a record."""
     codes = np.frombuffer(lines.data, np.uint8)
     padded = (codes[lines.starts] <= _SPACE) & (codes[lines.ends - 1] <= _SPACE)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from semel import limits
 from semel.declare.parts import RESERVED_PREFIX
 from semel.errors import SourceError
-from semel.formats.csv import Csv, first_record
+from semel.formats.csv import CsvFormat, first_record
 from semel.formats.foreign import LOOKED_AT_BYTES, foreign, is_json_lines, json_array
 from semel.infer.parse import blocks
 from semel.infer.sample import Sampled, told
@@ -30,19 +30,19 @@ _JSON_NAME = re.compile(r"\.(jsonl?|ndjson)(\.gz)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dialect:
+class InferredDialect:
     """`format: jsonl`; or `format: csv`, `columns` as its header names them.
 
     `header` are the bytes of the header with its line end, without a byte order mark.
     """
 
     format: str
-    csv: Csv = Csv()
+    csv: CsvFormat = CsvFormat()
     columns: tuple[str, ...] = ()
     header: bytes = b""
 
 
-def dialect_of(sampled: Sampled) -> Dialect:
+def dialect_of(sampled: Sampled) -> InferredDialect:
     """How a file is written that is not empty. SourceError says why semel does not read it."""
     head, name = sampled.parts[0], told(sampled.path)
     text = head.removeprefix(_BOM)
@@ -52,7 +52,7 @@ def dialect_of(sampled: Sampled) -> Dialect:
     if why:
         raise SourceError(f"{name}: {why}")
     if is_json_lines(text):
-        return Dialect(format="jsonl")
+        return InferredDialect(format="jsonl")
     if text.lstrip().startswith(b"{") or _JSON_NAME.search(PurePath(name).name):
         raise SourceError(
             f"{name}: JSON, but not one object a line; `jq -c .` makes that of it"
@@ -79,7 +79,7 @@ def not_utf8(sampled: Sampled) -> str | None:
     )
 
 
-def _csv(text: bytes, name: str, sampled: Sampled) -> Dialect:
+def _csv(text: bytes, name: str, sampled: Sampled) -> InferredDialect:
     """The delimiter by DuckDB's sniffer, which no bad record changes; the quote, its escape, and
     whether fields hold line ends, as most records are good: of equal ones the first, and the
     sniffer's.
@@ -90,7 +90,7 @@ def _csv(text: bytes, name: str, sampled: Sampled) -> Dialect:
     escapes = (None, "\\") if re.search(rb"\\[\"']", text) else (None,)
     best = None
     for quote, escape, multiline in itertools.product(quotes, escapes, (False, True)):
-        form = Csv(
+        form = CsvFormat(
             delimiter=delimiter, quote=quote, escape=escape, multiline=multiline, header=False
         )
         if (found := _header(text, form)) is None:
@@ -108,7 +108,7 @@ def _csv(text: bytes, name: str, sampled: Sampled) -> Dialect:
     _, form, (names, header) = best
     _check_names(names, name)
     _check_is_header(names, form, name)
-    return Dialect(format="csv", csv=form, columns=tuple(names), header=header)
+    return InferredDialect(format="csv", csv=form, columns=tuple(names), header=header)
 
 
 def _sniffed(text: bytes) -> tuple[str, str]:
@@ -127,7 +127,7 @@ def _sniffed(text: bytes) -> tuple[str, str]:
     return delimiter if delimiter in _DELIMITERS else ",", "'" if quote == "'" else '"'
 
 
-def _header(text: bytes, form: Csv) -> tuple[list[str], bytes] | None:
+def _header(text: bytes, form: CsvFormat) -> tuple[list[str], bytes] | None:
     """The names in the first record, and its bytes with the line end. None: it is none."""
     window = bytearray(text[: limits.CSV_HEADER_BYTES_MAX])
     try:
@@ -140,7 +140,7 @@ def _header(text: bytes, form: Csv) -> tuple[list[str], bytes] | None:
     return names, header + b"\n"
 
 
-def _read(text: bytes, form: Csv, header: tuple[list[str], bytes]) -> tuple[int, int]:
+def _read(text: bytes, form: CsvFormat, header: tuple[list[str], bytes]) -> tuple[int, int]:
     """How many records are good, and how many are bad, whatever the fields hold."""
     schema = pa.schema([(f"c{at}", pa.string()) for at in range(len(header[0]))])
     good = bad = 0
@@ -149,7 +149,7 @@ def _read(text: bytes, form: Csv, header: tuple[list[str], bytes]) -> tuple[int,
     return good, bad
 
 
-def parts_of(sampled: Sampled, dialect: Dialect) -> Iterator[bytes]:
+def parts_of(sampled: Sampled, dialect: InferredDialect) -> Iterator[bytes]:
     """The parts of a file, each a small file with its header.
 
     Where fields may hold line ends, nobody knows where a record begins: then the first part alone.
@@ -198,7 +198,7 @@ _VALUE = r"^\s*([+-]?[0-9.,]+([eE][+-]?[0-9]+)?|\d{4}-\d{2}-\d{2}([ T].*)?)\s*$"
 _YEAR = re.compile(r"(19|20)[0-9]{2}")
 
 
-def _check_is_header(names: list[str], form: Csv, file: str) -> None:
+def _check_is_header(names: list[str], form: CsvFormat, file: str) -> None:
     """SourceError when the first line looks like a record: some fields are numbers or dates.
 
     Years are what columns may be called, and so are the numbers of all columns.

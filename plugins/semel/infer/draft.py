@@ -16,14 +16,14 @@ from semel import settings
 from semel.declare.parts import GLOB, RESERVED_PREFIX, Limits
 from semel.declare.wording import FILES_NAMED_MAX, KEYS_NAMED_MAX
 from semel.errors import NO_STEP, SourceError, TerminalError
-from semel.formats.csv import Csv
+from semel.formats.csv import CsvFormat
 from semel.formats.declared import format_of
 from semel.formats.jsonl import JsonLines
 from semel.formats.jsontext import keys_of
 from semel.formats.records import printable
 from semel.infer import names
-from semel.infer.dialect import Dialect, column_problem, dialect_of, not_utf8, parts_of
-from semel.infer.identity import Identity, identity, record_time
+from semel.infer.dialect import InferredDialect, column_problem, dialect_of, not_utf8, parts_of
+from semel.infer.identity import ProposedId, identity, record_time
 from semel.infer.parse import blocks
 from semel.infer.sample import Sampled, Samples, told
 from semel.infer.types import Guess, type_of, widest
@@ -41,18 +41,18 @@ _MISSING, _ENCODING = "id_missing", "encoding"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft:
+class PipelineDraft:
     """A declaration in the making. What a person may change has its own field."""
 
     name: str
-    dialect: Dialect
+    dialect: InferredDialect
     """Of all samples; `dialects` are those of the filled ones, each with its own header."""
-    dialects: tuple[Dialect, ...]
+    dialects: tuple[InferredDialect, ...]
     path: str
     guesses: dict[str, Guess]
     left_out: dict[str, int]
     """Keys that are no columns, with the number of records that have them."""
-    identity: Identity
+    identity: ProposedId
     record_id: tuple[str, ...]
     record_time: str | None
     dates: names.Dates | None
@@ -71,7 +71,7 @@ class Draft:
         """The declaration as plain data; keys in the order of the file."""
         source: dict[str, Any] = {"type": "files", "path": self.path}
         source["format"] = self.dialect.format
-        said, plain = asdict(self.dialect.csv), asdict(Csv())
+        said, plain = asdict(self.dialect.csv), asdict(CsvFormat())
         if said != plain:
             source["csv"] = {key: value for key, value in said.items() if value != plain[key]}
         if self.left_out:
@@ -118,7 +118,7 @@ class Trial:
         return self.quarantined <= RATIO_MAX * self.records
 
 
-def draft(name: str, samples: Samples) -> Draft:
+def draft(name: str, samples: Samples) -> PipelineDraft:
     """What the samples say. SourceError says why semel cannot read them.
 
     TerminalError: they lie where no source may.
@@ -145,8 +145,8 @@ def draft(name: str, samples: Samples) -> Draft:
         if any(name not in one.columns for one in dialects)
     )  # fmt: skip
     sure = {name: guess for name, guess in guesses.items() if name not in optional}
-    found = identity(texts, sure) if texts.num_rows else Identity()
-    return Draft(
+    found = identity(texts, sure) if texts.num_rows else ProposedId()
+    return PipelineDraft(
         name=name,
         dialect=dialect,
         dialects=tuple(replace(one, csv=dialect.csv) for one in dialects),
@@ -163,7 +163,7 @@ def draft(name: str, samples: Samples) -> Draft:
     )
 
 
-def trial(made: Draft, samples: Samples) -> Trial:
+def trial(made: PipelineDraft, samples: Samples) -> Trial:
     """Read the samples with the drafted spec. SpecError: something that a person answered is no
     declaration.
     """
@@ -185,7 +185,7 @@ def trial(made: Draft, samples: Samples) -> Trial:
     return Trial(records=records, reasons=dict(reasons), example=example)
 
 
-def widened(made: Draft, samples: Samples) -> tuple[Draft, Trial]:
+def widened(made: PipelineDraft, samples: Samples) -> tuple[PipelineDraft, Trial]:
     """The draft, its columns made wider until a batch of such records is taken; and its trial.
 
     SourceError: the records are bad in another way, such as the number of their fields.
@@ -214,7 +214,7 @@ def widened(made: Draft, samples: Samples) -> tuple[Draft, Trial]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class SourceFinding:
     """What the source shows now: `files`, and `refused` ones with the reason of the first.
 
     `days`: the first day of the files' times and the day after the last one, with
@@ -227,19 +227,19 @@ class Finding:
     days: tuple[date, date] | None
 
 
-def find(made: Draft, samples: Samples) -> Finding:
+def find(made: PipelineDraft, samples: Samples) -> SourceFinding:
     """What the drafted source shows. SourceError: a sample is refused, or not found."""
     shown = open_source(spec_of(made.document())).discover()
-    names_found = {one.name for one in shown.found}
+    names_found = {one.name for one in shown.items}
     refused = {one.name: f"{one.reason}: {one.detail}" for one in shown.refused}
     for path in samples.named:
         if str(path) not in names_found:
             why = refused.get(str(path)) or f"{made.path!r} does not find it"
             raise SourceError(f"{told(path)}: {why}")
-    times = [one.when for one in shown.found if one.when is not None]
+    times = [one.when for one in shown.items if one.when is not None]
     days = (min(times).date(), max(times).date() + timedelta(days=1)) if times else None
     first = next((f"{name!r}: {why}" for name, why in refused.items()), None)
-    return Finding(files=len(names_found), refused=len(refused), reason=first, days=days)
+    return SourceFinding(files=len(names_found), refused=len(refused), reason=first, days=days)
 
 
 def _without_id(table: pa.Table, record_id: tuple[str, ...]) -> int:
@@ -249,7 +249,7 @@ def _without_id(table: pa.Table, record_id: tuple[str, ...]) -> int:
     return pc.sum(missing).as_py() or 0 if record_id and table.num_rows else 0
 
 
-def _check_alike(name: str, files: list[Sampled], dialects: list[Dialect]) -> None:
+def _check_alike(name: str, files: list[Sampled], dialects: list[InferredDialect]) -> None:
     """SourceError if the samples are not files of one source; its next step names the one with most
     columns, and all that are like it or lack some of these.
     """
@@ -278,29 +278,29 @@ def _check_alike(name: str, files: list[Sampled], dialects: list[Dialect]) -> No
         )
 
 
-def _widest(dialects: list[Dialect]) -> Dialect:
+def _widest(dialects: list[InferredDialect]) -> InferredDialect:
     """The first one with the most columns, of those in the first one's format."""
     alike = (one for one in dialects if one.format == dialects[0].format)
     return max(alike, key=lambda one: len(one.columns))
 
 
-def _is_part(dialect: Dialect, whole: Dialect) -> bool:
+def _is_part(dialect: InferredDialect, whole: InferredDialect) -> bool:
     """Whether files of one header may be files of the other that lack columns."""
     return dialect.format == whole.format and {*dialect.columns} <= {*whole.columns}
 
 
-def _marks(dialect: Dialect) -> tuple[str, str]:
+def _marks(dialect: InferredDialect) -> tuple[str, str]:
     return dialect.csv.delimiter, dialect.csv.quote
 
 
-def _told(dialect: Dialect) -> str:
+def _told(dialect: InferredDialect) -> str:
     if dialect.format != "csv":
         return dialect.format
     columns = ", ".join(dialect.columns[: KEYS_NAMED_MAX])
     return f"csv with {len(dialect.columns)} columns ({printable(columns)})"
 
 
-def _columns_of_csv(files: list[Sampled], dialects: list[Dialect]) -> pa.Table:
+def _columns_of_csv(files: list[Sampled], dialects: list[InferredDialect]) -> pa.Table:
     """All good records as text, with the columns in the order of the header with the most."""
     order = _widest(dialects).columns
     schema = pa.schema([(name, pa.string()) for name in order])

@@ -30,7 +30,7 @@ _OTHERS_MAX = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
+class ProposedId:
     """`record_id`: the proposed columns, none by position. `others`: what is unique as well.
 
     `repeats`: records of the sample that are exactly like an earlier one. `counts_from_one`: the
@@ -50,7 +50,7 @@ def words(name: str) -> set[str]:
     return found | {"id"} if any(map(_JOINED.fullmatch, found)) else found
 
 
-def identity(texts: pa.Table, guesses: Mapping[str, Guess]) -> Identity:
+def identity(texts: pa.Table, guesses: Mapping[str, Guess]) -> ProposedId:
     """What identifies the records, whose values are texts: columns that have a guess.
 
     Records that repeat another one exactly are what a record id is for: they are left out.
@@ -69,7 +69,7 @@ def identity(texts: pa.Table, guesses: Mapping[str, Guess]) -> Identity:
     others = [(name,) for name in [*named, *(n for n in alone if n not in named)]]
     if not alone and not found:
         others = _pairs(distinct, [*parts, *(name for name in able if name not in parts)])
-    return Identity(
+    return ProposedId(
         record_id=found,
         others=tuple(itertools.islice((one for one in others if one != found), _OTHERS_MAX)),
         repeats=repeats,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from semel.declare.yaml import SPEC_BYTES_MAX
 from semel.errors import SpecError
-from semel.infer.draft import Draft, Trial
+from semel.infer.draft import PipelineDraft, Trial
 from semel.infer.sample import Samples
 from semel.infer.types import Guess
 from semel.sources.files.listing import shown
@@ -17,7 +17,7 @@ _EXAMPLE_CHARS = 40
 _LEFT_OUT_NAMED = 5
 
 
-def yaml_of(made: Draft, tried: Trial, samples: Samples) -> str:
+def yaml_of(made: PipelineDraft, tried: Trial, samples: Samples) -> str:
     """The file's text. SpecError: it would be larger than a pipeline's file may be."""
     text = _text(made, tried, samples, _comment)
     if len(text.encode()) > SPEC_BYTES_MAX:
@@ -34,7 +34,7 @@ def yaml_of(made: Draft, tried: Trial, samples: Samples) -> str:
 
 
 def _text(
-    made: Draft, tried: Trial, samples: Samples, comment: Callable[[Guess], str]
+    made: PipelineDraft, tried: Trial, samples: Samples, comment: Callable[[Guess], str]
 ) -> str:
     document = made.document()
     source = document["source"]
@@ -81,7 +81,7 @@ def _text(
     return "\n".join(lines)
 
 
-def _selection(made: Draft) -> list[str]:
+def _selection(made: PipelineDraft) -> list[str]:
     if made.dates is None:
         return [
             "  # Each run takes what has arrived. For backfills over dates:",
@@ -95,7 +95,7 @@ def _selection(made: Draft) -> list[str]:
     ]
 
 
-def _waiting(made: Draft) -> list[str]:
+def _waiting(made: PipelineDraft) -> list[str]:
     if not made.waits:
         return []
     if made.dialect.csv.multiline:
@@ -110,7 +110,7 @@ def _waiting(made: Draft) -> list[str]:
     ]
 
 
-def _unknown(made: Draft) -> list[str]:
+def _unknown(made: PipelineDraft) -> list[str]:
     if made.dialect.format != "jsonl":
         return []
     if not made.left_out:
@@ -125,7 +125,7 @@ def _unknown(made: Draft) -> list[str]:
     ]
 
 
-def _optional(made: Draft) -> list[str]:
+def _optional(made: PipelineDraft) -> list[str]:
     if not made.optional:
         return []
     return [
@@ -145,7 +145,7 @@ def _comment(guess: Guess) -> str:
     return f"  # {'; '.join(said)}" if said else ""
 
 
-def _identity(made: Draft) -> list[str]:
+def _identity(made: PipelineDraft) -> list[str]:
     found = made.identity
     lines = []
     if made.record_id:
@@ -170,7 +170,7 @@ def _identity(made: Draft) -> list[str]:
     return lines
 
 
-def _time(made: Draft) -> list[str]:
+def _time(made: PipelineDraft) -> list[str]:
     if made.record_time is None:
         return []
     return [

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.declare import ddl
-from semel.formats.csv import Csv
+from semel.formats.csv import CsvFormat
 from semel.formats.jsonl import JsonLines
 from semel.formats.lines import Format
 from semel.formats.records import OFFSET
@@ -282,7 +282,7 @@ def _taken(form: str, texts: pa.Array, kind: str) -> np.ndarray:
         quoted = pc.replace_substring(texts, '"', '""')
         lines = pc.binary_join_element_wise('"', quoted, '"\n', "")
         multiline = bool(pc.any(pc.match_substring(texts, "\n")).as_py())
-        parser: Format = Csv(header=False, multiline=multiline)
+        parser: Format = CsvFormat(header=False, multiline=multiline)
     else:
         lines, parser = pc.binary_join_element_wise('{"v":', texts, "}\n", ""), JsonLines()
     sizes = pc.binary_length(lines).to_numpy(zero_copy_only=False)

@@ -21,7 +21,7 @@ _DENSE = 16
 """Up to this many buckets per record, marking each one is faster than sorting."""
 
 
-class _Range(Protocol):
+class _TimeRange(Protocol):
     """A range as the ledger returns it, its end exclusive."""
 
     lower: int
@@ -61,7 +61,7 @@ class Buckets:
         return cls(bounds)
 
     @classmethod
-    def from_ledger(cls, multirange: Iterable[_Range]) -> Self:
+    def from_ledger(cls, multirange: Iterable[_TimeRange]) -> Self:
         """The set in a column of type int8multirange."""
         return cls.of_ranges((part.lower, part.upper) for part in multirange)
 

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from semel.model.reasons import Said
-from semel.model.times import Times
+from semel.model.times import TimeSet
 
 Range = tuple[datetime, datetime]
 """Times [start, end)."""
 
 
-class State(Said):
+class WindowState(Said):
     """What is known of a window."""
 
     COMPLETE = "complete", "All that may be expected of it is finalized."
@@ -31,7 +31,7 @@ class Completeness:
     record time that is finalized, although something from before it may be unread or open.
     """
 
-    covered: Times | None = None
+    covered: TimeSet | None = None
     event_time: datetime | None = None
     arrived_to: datetime | None = None
     delay: timedelta = timedelta()
@@ -74,20 +74,20 @@ class Completeness:
         at = np.searchsorted(np.array(low), starts, "right") - 1
         return (at >= 0) & (np.array(high)[at] >= until)
 
-    def state(self, start: datetime, end: datetime, due: datetime | None = None) -> State:
+    def state(self, start: datetime, end: datetime, due: datetime | None = None) -> WindowState:
         """What is known of the window [start, end). `due`: runs have had the time to cover all that
         is before it.
         """
         missing = self.missing(start, end)
         if not missing:
-            return State.COMPLETE
+            return WindowState.COMPLETE
         if self.held(start, end):
-            return State.HELD
+            return WindowState.HELD
         over, first = max(filter(None, (self.known, due)), default=None), missing[0][0]
         if self.covered is None or over is None or first >= over:
-            return State.NOT_YET
+            return WindowState.NOT_YET
         covered = self.covered.ranges
-        return State.HOLE if covered and first >= covered[0][0] else State.NOT_RUN
+        return WindowState.HOLE if covered and first >= covered[0][0] else WindowState.NOT_RUN
 
 
 def _plain(moment: datetime) -> np.datetime64:

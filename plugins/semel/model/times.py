@@ -15,7 +15,7 @@ class _Range(Protocol):
 
 
 @dataclass(frozen=True)
-class Times:
+class TimeSet:
     """A set of time: `ranges` [start, end) in UTC, which ascend and do not touch."""
 
     ranges: tuple[tuple[datetime, datetime], ...] = ()

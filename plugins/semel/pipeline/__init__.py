@@ -103,7 +103,7 @@ def loadable() -> list[Spec]:
 def clashes(loaded: dict[Path, Spec]) -> list[str]:
     """What is wrong between files that are right by themselves, as `file: key: message`."""
     with settings.resolving_once():
-        places = [_Places.of(path, spec) for path, spec in loaded.items()]
+        places = [_PipelinePaths.of(path, spec) for path, spec in loaded.items()]
         clashing = [
             why for at, own in enumerate(places) for other in places[:at]
             for why in _clashes(own, other)
@@ -112,7 +112,7 @@ def clashes(loaded: dict[Path, Spec]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Places:
+class _PipelinePaths:
     """The places of a pipeline, resolved once: each pair of pipelines is compared. `written`: each
     with the key that declares it; `derived`: places that semel makes for the sink.
     """
@@ -156,7 +156,7 @@ def _archive(spec: Spec) -> Path:
     return beside.parent / sinks.ARCHIVES / beside.name
 
 
-def _clashes(own: _Places, other: _Places) -> Iterator[str]:
+def _clashes(own: _PipelinePaths, other: _PipelinePaths) -> Iterator[str]:
     """What is wrong between two pipelines."""
     path, name = own.path, own.spec.name
     if name == other.spec.name:
@@ -187,7 +187,7 @@ def upstreams(specs: Mapping[_Key, Spec]) -> dict[_Key, set[_Key]]:
 
 
 # Keeps P29.
-def _circle(places: list[_Places]) -> Iterator[str]:
+def _circle(places: list[_PipelinePaths]) -> Iterator[str]:
     """Circles of pipelines of which each reads what the one before it writes."""
     reads = upstreams({own.path: own.spec for own in places})
     names = {own.path: own.spec.name for own in places}
@@ -206,7 +206,7 @@ def _circle(places: list[_Places]) -> Iterator[str]:
 
 
 # Keeps P12.
-def _shared(own: _Places, other: _Places) -> Iterator[str]:
+def _shared(own: _PipelinePaths, other: _PipelinePaths) -> Iterator[str]:
     """What of two pipelines lies in one place. What an address hides, plan finds out."""
     for (key, place), (_, beside) in product(own.written, other.written):
         if place.overlaps(beside):
@@ -221,7 +221,7 @@ def _shared(own: _Places, other: _Places) -> Iterator[str]:
             yield f"a vacuum of {one.table} deletes the files of {two.read}, a source"
 
 
-def _same_files(own: _Places, other: _Places) -> str | None:
+def _same_files(own: _PipelinePaths, other: _PipelinePaths) -> str | None:
     """How one of two pipelines moves files that the other one may not have read."""
     here, there = own.folder, other.folder
     one, two = own.spec.source, other.spec.source

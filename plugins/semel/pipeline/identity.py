@@ -8,7 +8,7 @@ hashes alike (catalog.ids) stays the same id.
 import json
 from typing import Any
 
-from semel.declare.parts import Scope
+from semel.declare.parts import RepeatScope
 from semel.errors import TerminalError
 from semel.pipeline.spec import Spec
 
@@ -41,7 +41,7 @@ def identity_of(spec: Spec) -> dict[str, Any]:
     """What the ids of a pipeline are made of, as plain JSON."""
     kinds = spec.column_types()
     types = {name: _CLASSES.get(kinds[name].word, kinds[name].word) for name in spec.record_id}
-    by_bucket = spec.dedup.scope is Scope.BUCKET
+    by_bucket = spec.dedup.scope is RepeatScope.BUCKET
     if by_bucket:
         types.setdefault(spec.record_time, _TIME)
     return {

@@ -7,7 +7,7 @@ from semel.clients.connection import installed
 from semel.errors import AGAIN, StateError, TerminalError
 from semel.pipeline.spec import Spec
 from semel.sinks import Sink
-from semel.sources import Settled, Source
+from semel.sources import SettledPartition, Source
 
 
 def open_source(spec: Spec) -> Source:
@@ -20,7 +20,7 @@ def open_source(spec: Spec) -> Source:
 
 
 # Keeps F10.
-def acknowledge_stored(stored: Spec, now: Spec, settled: Sequence[Settled]) -> str | None:
+def acknowledge_stored(stored: Spec, now: Spec, settled: Sequence[SettledPartition]) -> str | None:
     """Tell the source of a batch what is finalized, as its `stored` declaration wants it; `now`
     says how it is reached, where that leads to what was read. Returns as `Source.acknowledge`.
     """

@@ -27,10 +27,10 @@ from semel.declare.parts import (
     Late,
     Limits,
     Model,
-    Scope,
+    RepeatScope,
     Text,
     Unknown,
-    Window,
+    WindowSpec,
     twice,
 )
 from semel.declare.yaml import Problem, Problems
@@ -67,7 +67,7 @@ class Spec(Model):
     """Columns that together identify a record. Empty: its position does, and no repeat is seen."""
     record_time: str | None = None
     """A timestamp or date column that is the same on every delivery of a record."""
-    window: Window | None = None
+    window: WindowSpec | None = None
     """The windows of record_time: which are complete is told; and what aggregate counts in."""
     dedup: Dedup = Dedup()
     """How repeated records are recognised; needs record_id."""
@@ -161,12 +161,12 @@ class Spec(Model):
         if not self.record_id and self.dedup != Dedup():
             yield ("dedup",), "has no meaning without record_id: positions never repeat"
         yield from self._guarantee_problems()
-        in_buckets = self.dedup.scope is Scope.BUCKET
+        in_buckets = self.dedup.scope is RepeatScope.BUCKET
         bucket_by = self.record_time if in_buckets else None
         yield from self.source.id_problems(self.record_id, bucket_by)
         if in_buckets and self.record_time is None:
             yield ("record_time",), "is missing: dedup.scope: bucket takes the bucket from it"
-        if self.dedup.scope is Scope.HORIZON and self.dedup.late is not Late.QUARANTINE:
+        if self.dedup.scope is RepeatScope.HORIZON and self.dedup.late is not Late.QUARANTINE:
             yield ("dedup", "late"), "has no meaning with scope: horizon: nothing is late there"
         if self.transforms and self.sink.shards > 1 and not self.sink.position_columns:
             yield ("sink", "shards"), (
@@ -203,7 +203,7 @@ class Spec(Model):
                 "at_least_once has no meaning without record_id: each position is read exactly "
                 "once; leave guarantee out"
             )
-        if self.dedup.scope is Scope.BUCKET:
+        if self.dedup.scope is RepeatScope.BUCKET:
             yield ("dedup", "scope"), (
                 "bucket does not go with guarantee: at_least_once, which keeps no record of the "
                 "buckets that it read; declare scope: horizon"
@@ -325,7 +325,7 @@ class Spec(Model):
         context = self._context(self.sink)
         return replace(context, columns={}) if self.transforms or self.aggregate else context
 
-    def _context(self, declared: sources.Records | sinks.Declared) -> Context:
+    def _context(self, declared: sources.SourceSpec | sinks.SinkSpec) -> Context:
         return Context(
             name=self.name,
             declared=declared,

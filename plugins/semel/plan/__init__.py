@@ -22,16 +22,16 @@ from semel.declare.wording import FILES_NAMED_MAX, count
 from semel.errors import ChangedError, RetryableError, SourceError, TerminalError
 from semel.ledger import Ledger, change, pipelines, row
 from semel.model.batch import Batch, BatchStatus, Claim, Log, Pipeline
-from semel.model.times import Times
+from semel.model.times import TimeSet
 from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
 from semel.plan import abandon, covered, cut, event_time, partitions, register
 from semel.plan.abandon import release
-from semel.plan.cut import Draft
+from semel.plan.cut import BatchDraft
 from semel.plan.idle import Idle, earlier, why
 from semel.plan.survey import Request, Survey, look
-from semel.sources import Offer, Range, Refusal
-from semel.sources.spec import Records
+from semel.sources import Offer, TakenRange, Refusal
+from semel.sources.spec import SourceSpec
 
 _ROUNDS_MAX = 20  # Losing to other planners this often in a row means something else is wrong.
 
@@ -51,7 +51,7 @@ class Plan:
     pipeline: Pipeline
     batch: Batch | None
     created: bool
-    source: Records
+    source: SourceSpec
     before: Batch | None = None
     idle: Idle | None = None
     names: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Plan:
     resumed: tuple[tuple[str, str], ...] = ()
     anew: tuple[int, str] | None = None
     earlier: dict[date, int] = field(default_factory=dict)
-    covers: Times = Times()
+    covers: TimeSet = TimeSet()
 
     @property
     def done(self) -> bool:
@@ -154,7 +154,7 @@ def plan(
             resumed=survey.matched.resumed,
             anew=anew,
             earlier=earlier(request, survey),
-            covers=covers if batch is None else Times(),
+            covers=covers if batch is None else TimeSet(),
         )
     raise RetryableError(
         f"plan of {spec.name}: other planners changed its claims, or its source changed, "
@@ -223,20 +223,20 @@ def _failed(spec: Spec, refused: list[Refusal]) -> str:
 
 
 def _write(
-    ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey, draft: Draft
-) -> tuple[Batch | None, Times]:
+    ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey, draft: BatchDraft
+) -> tuple[Batch | None, TimeSet]:
     """Write the plan's result; write a batch only if there is something to take. Returns it, and
     the time that the plan covers.
 
     _Changed: the plan is out of date, and nothing was written.
     """
     matched = survey.matched
-    changed = draft.ranges or draft.updates or draft.made or matched.gone or matched.retired
+    changed = draft.ranges or draft.updates or draft.made or matched.lost or matched.retired
     pipeline_id = pipeline.pipeline_id
     whole = covered.sees_all(request, survey, draft)
     late = covered.late_times(request, survey) if whole else []
     is_full = event_time.leaves_nothing(request, survey, draft)
-    covers = Times()
+    covers = TimeSet()
     if survey.same_refusals and not (changed or matched.released or is_full > survey.is_full):
         if whole:
             with ledger.transaction() as connection:
@@ -255,7 +255,7 @@ def _write(
         for orphan in survey.orphans if draft.ranges else matched.released:
             released |= release(connection, orphan, f"taken over by {request.key}")
         partitions.retire(connection, matched.retired)
-        partitions.close(connection, matched.gone, survey.lost)
+        partitions.close(connection, matched.lost, survey.lost)
         partitions.update(connection, draft.updates)
         new = partitions.insert(connection, pipeline_id, draft.made)
         made = {r["name"]: r["source_partition_id"] for r in new}
@@ -321,7 +321,7 @@ def _write_batch(
     stored: dict[str, Any],
     split_size: int,
     claims: list[dict[str, Any]],
-    covers: Times,
+    covers: TimeSet,
     *,
     is_full: bool,
 ) -> Batch:
@@ -349,7 +349,7 @@ def _partition(offer: Offer, made: dict[str, int]) -> int:
     return offer.known.source_partition_id if offer.known else made[offer.name]
 
 
-def _write_holes(connection: sa.Connection, draft: Draft, made: dict[str, int]) -> None:
+def _write_holes(connection: sa.Connection, draft: BatchDraft, made: dict[str, int]) -> None:
     """Record the gap before an offer's first record as lost."""
     begun = {o.name: o for o in (*(r.offer for r in draft.ranges), *(o for o, _ in draft.made))}
     for offer in begun.values():
@@ -358,7 +358,7 @@ def _write_holes(connection: sa.Connection, draft: Draft, made: dict[str, int]) 
             partitions.lose(connection, hole, offer.reason, "plan")
 
 
-def _claims(ranges: list[Range], made: dict[str, int]) -> list[dict[str, Any]]:
+def _claims(ranges: list[TakenRange], made: dict[str, int]) -> list[dict[str, Any]]:
     """The ranges of a batch, as parameters of its statement."""
     return [
         {

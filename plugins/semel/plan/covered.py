@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 
 from semel.ledger import change, row
-from semel.model.times import Times
-from semel.plan.cut import Draft
+from semel.model.times import TimeSet
+from semel.plan.cut import BatchDraft
 from semel.plan.survey import GROWING, Request, Survey
-from semel.sources import Found, Refusal, in_window
+from semel.sources import SourceItem, Refusal, in_window
 
 
 # Keeps P10, W2.
@@ -34,7 +34,7 @@ def with_growing(request: Request, survey: Survey) -> Survey:
     }  # fmt: skip
     begun, refusals = [], []
     for part in survey.unread_elsewhere:
-        since = part.when >= end and survey.source.written_since(part, known.get(part.name))
+        since = part.when >= end and survey.source.unread_since(part, known.get(part.name))
         if not since or since >= min(end, part.when - delay):
             continue
         begun.append(since)
@@ -50,7 +50,7 @@ def with_growing(request: Request, survey: Survey) -> Survey:
     return replace(survey, refusals=(*survey.refusals, *refusals), open_from=open_from)
 
 
-def _growing(request: Request, part: Found, since: datetime) -> Refusal:
+def _growing(request: Request, part: SourceItem, since: datetime) -> Refusal:
     detail = (
         f"it has been written since {since:%F %T} UTC, and last at {part.when:%F %T} UTC, so each "
         f"run leaves it to a later one. {_reading(request, part, since)} reads it now. Declare "
@@ -59,14 +59,14 @@ def _growing(request: Request, part: Found, since: datetime) -> Refusal:
     return Refusal(name=part.name, reason=GROWING, detail=detail, when=request.window[0])
 
 
-def _reading(request: Request, part: Found, since: datetime) -> str:
+def _reading(request: Request, part: SourceItem, since: datetime) -> str:
     """The command that reads a part, also if it is written meanwhile."""
     until = max(part.when, datetime.now(UTC)).date() + timedelta(days=1)
     return f"`semel run {request.spec.name} --interval {since.date()} {until}`"
 
 
 # Keeps W2.
-def sees_all(request: Request, survey: Survey, draft: Draft) -> bool:
+def sees_all(request: Request, survey: Survey, draft: BatchDraft) -> bool:
     """Whether a plan has seen all of its window, and takes it: nothing of it is refused, or waits
     for its end.
     """
@@ -80,7 +80,7 @@ def sees_all(request: Request, survey: Survey, draft: Draft) -> bool:
         return not waiting
     return not any(
         item.name in waiting and in_window(item.when, request.window)
-        for item in survey.shown.found
+        for item in survey.shown.items
     )
 
 
@@ -95,7 +95,7 @@ def late_times(request: Request, survey: Survey) -> list[datetime]:
 def covers(
     connection: sa.Connection, pipeline_id: int, request: Request, survey: Survey,
     late: list[datetime],
-) -> tuple[Times, bool]:  # fmt: skip
+) -> tuple[TimeSet, bool]:  # fmt: skip
     """The time that a plan covers which sees all, and whether some of that is not covered yet. It
     holds under the pipeline's lock. `late`: as `late_times` returns.
     """
@@ -106,9 +106,9 @@ def covers(
         pipeline_id=pipeline_id, start=start, end=max(start, end), late=late,
         delay=request.spec.delay,
     )  # fmt: skip
-    return Times.from_ledger(found["covers"]), found["is_new"]
+    return TimeSet.from_ledger(found["covers"]), found["is_new"]
 
 
-def add(connection: sa.Connection, pipeline_id: int, times: Times) -> None:
+def add(connection: sa.Connection, pipeline_id: int, times: TimeSet) -> None:
     """Cover a time, of which all is finalized. The caller holds the pipeline's lock."""
     change(connection, "plan", "cover", pipeline_id=pipeline_id, covers=times.to_ledger())

@@ -9,18 +9,18 @@ from semel.plan.survey import Request, Survey
 from semel.sources import (
     Offer,
     Partition,
-    Range,
+    TakenRange,
     Refusal,
     RefusedError,
-    as_read,
+    partition_after,
     in_window,
-    since,
-    unclaimed,
+    start_evidence,
+    unclaimed_ranges,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft:
+class BatchDraft:
     """The ranges of a batch, and the changes to source partitions.
 
     `refused`: what could not be claimed, beside what the survey refused. `failing`: the refusals
@@ -31,20 +31,20 @@ class Draft:
 
     refused: list[Refusal]
     failing: list[Refusal]
-    ranges: list[Range]
+    ranges: list[TakenRange]
     left: int
     updates: list[Partition]
-    made: list[tuple[Offer, Range | None]]
+    made: list[tuple[Offer, TakenRange | None]]
 
 
-def cut(request: Request, survey: Survey) -> Draft:
+def cut(request: Request, survey: Survey) -> BatchDraft:
     """Cut a batch from the free ranges. FileNotFoundError: look again. LimitError: too much."""
     failing = _failing(request, survey.refusals)
     ranges, left, refused = ([], 0, []) if failing else _ranges(request, survey)
     failing += _failing(request, refused)
     if failing:
         ranges, left = [], 0
-    return Draft(
+    return BatchDraft(
         refused=refused,
         failing=failing,
         ranges=ranges,
@@ -62,7 +62,7 @@ def _failing(request: Request, refused: Iterable[Refusal]) -> list[Refusal]:
     return [r for r in refused if r.when is None or in_window(r.when, request.window)]
 
 
-def _ranges(request: Request, survey: Survey) -> tuple[list[Range], int, list[Refusal]]:
+def _ranges(request: Request, survey: Survey) -> tuple[list[TakenRange], int, list[Refusal]]:
     """The ranges to claim, oldest offer first; how much is left for a later plan; and what is
     refused.
 
@@ -71,8 +71,8 @@ def _ranges(request: Request, survey: Survey) -> tuple[list[Range], int, list[Re
     """
     spec, source = request.spec, survey.source
     offers = survey.matched.offers
-    room = source.room(offers)
-    spans = [(offer, *span) for offer in offers for span in unclaimed(offer, survey.free)]
+    room = source.capacity(offers)
+    spans = [(offer, *span) for offer in offers for span in unclaimed_ranges(offer, survey.free)]
     total = sum(end - start for _, start, end in spans)
     # Keeps P10.
     if spec.source.select == "interval" and total > room:
@@ -85,7 +85,7 @@ def _ranges(request: Request, survey: Survey) -> tuple[list[Range], int, list[Re
     for offer, start, end in spans:
         if offer.name in refused:
             continue
-        stop = source.stop(offer, start, end, room - used, first=not taken)
+        stop = source.last_record_end(offer, start, end, room - used, first=not taken)
         if stop > start:
             try:
                 evidence = source.evidence(offer, stop)
@@ -93,7 +93,9 @@ def _ranges(request: Request, survey: Survey) -> tuple[list[Range], int, list[Re
                 refused[offer.name] = error.refusal
                 continue
             taken.append(
-                Range(offer=offer, start=start, end=stop, evidence=evidence | since(offer))
+                TakenRange(
+                    offer=offer, start=start, end=stop, evidence=evidence | start_evidence(offer)
+                )
             )
             used += stop - start
         if stop < end:
@@ -101,7 +103,7 @@ def _ranges(request: Request, survey: Survey) -> tuple[list[Range], int, list[Re
     return taken, total - used, [*refused.values()]
 
 
-def _updates(survey: Survey, ranges: list[Range]) -> Iterator[Partition]:
+def _updates(survey: Survey, ranges: list[TakenRange]) -> Iterator[Partition]:
     """The known partitions whose rows in the ledger must change."""
     last = {item.offer.name: item for item in ranges}  # The last range of each.
     for offer in survey.matched.offers:
@@ -109,13 +111,13 @@ def _updates(survey: Survey, ranges: list[Range]) -> Iterator[Partition]:
             continue
         # A later plan must look again to fill a hole, whatever the fingerprint says.
         settled = offer.known.source_partition_id not in survey.holes
-        new = as_read(offer, last.get(offer.name), settled=settled)
+        new = partition_after(offer, last.get(offer.name), settled=settled)
         if new != offer.known:
             yield new
     yield from survey.matched.renamed
 
 
-def _made(survey: Survey, ranges: list[Range]) -> Iterator[tuple[Offer, Range | None]]:
+def _made(survey: Survey, ranges: list[TakenRange]) -> Iterator[tuple[Offer, TakenRange | None]]:
     """The offers that get a new partition: those with a range taken, and those that began anew."""
     new = {r.offer.name: r for r in ranges if r.offer.known is None}
     for taken in new.values():

@@ -17,9 +17,9 @@ from semel import limits
 from semel.declare.parts import Select
 from semel.ledger import Ledger, Row, change, row
 from semel.model.batch import Batch
-from semel.model.times import Times
+from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
-from semel.plan.cut import Draft
+from semel.plan.cut import BatchDraft
 from semel.plan.survey import Request, Survey
 
 STREAM_IDLE_SECONDS = 3_600
@@ -37,7 +37,7 @@ def is_one_stream(spec: Spec) -> bool:
 
 
 # Keeps W6, W7.
-def leaves_nothing(request: Request, survey: Survey, draft: Draft) -> bool:
+def leaves_nothing(request: Request, survey: Survey, draft: BatchDraft) -> bool:
     """Whether all that a plan saw is claimed or lost once it is written. A line without its end
     comes later, and so does what its source has not sealed.
     """
@@ -49,7 +49,7 @@ def leaves_nothing(request: Request, survey: Survey, draft: Draft) -> bool:
         offer.end < offer.ahead and (offer.whole or not offer.end)
         for offer in survey.matched.offers
     )
-    return not waits and survey.source.shows_all(survey.shown)
+    return not waits and survey.source.is_complete(survey.shown)
 
 
 def times(ledger: Ledger, spec: Spec, batch: Batch) -> list[Row]:
@@ -79,20 +79,20 @@ def take_in(connection: sa.Connection, spec: Spec, batch: Batch) -> None:
         change(connection, "finalize", "passed", **values)
 
 
-def look(connection: sa.Connection, spec: Spec, pipeline_id: int) -> Times:
+def look(connection: sa.Connection, spec: Spec, pipeline_id: int) -> TimeSet:
     """Take in a plan that left nothing and has no batch. Returns the time that it completes. The
     caller holds the pipeline's lock.
     """
     change(connection, "plan", "leaves_nothing", pipeline_id=pipeline_id)
     if not is_one_stream(spec):
-        return Times()
+        return TimeSet()
     return advance(connection, spec, pipeline_id, None)
 
 
 # Keeps W4.
 def advance(
     connection: sa.Connection, spec: Spec, pipeline_id: int, batch_id: int | None
-) -> Times:
+) -> TimeSet:
     """Take in a batch that is finalized now, or a plan without one. Returns from where to where
     that moves the event time. The caller holds the pipeline's lock.
     """
@@ -105,8 +105,8 @@ def advance(
         advance_streams(connection, pipeline_id, batch_id)
         after = row(connection, "finalize", "event_time", pipeline_id=pipeline_id)["event_time"]
     if after is None or after == now["before"]:
-        return Times()
-    return Times.of([(now["before"] or now["time_min"] or after, after)])
+        return TimeSet()
+    return TimeSet.of([(now["before"] or now["time_min"] or after, after)])
 
 
 def advance_streams(

@@ -8,14 +8,14 @@ from datetime import UTC, date, datetime, time
 from semel.ledger import Ledger, Row
 from semel.model.batch import HOLDERS_SHOWN, BatchStatus, Pipeline
 from semel.plan.survey import Request, Survey
-from semel.sources import Found, in_window
+from semel.sources import SourceItem, in_window
 
 NAMES_ASKED_MAX = 1_000
 """Newest names whose batches are looked up when a plan takes nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holder:
+class BlockingBatch:
     """A batch with records from the run's request. `survivors`: None until it has committed."""
 
     batch_id: int
@@ -38,7 +38,7 @@ class Idle:
 
     interval: tuple[datetime, datetime] | None
     shown: int
-    holders: tuple[Holder, ...]
+    holders: tuple[BlockingBatch, ...]
     more: int
     unmatched: str
     waiting: tuple[str, ...]
@@ -49,7 +49,7 @@ class Idle:
 def why(ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey) -> Idle:
     """Explain why a plan takes nothing. Asks the ledger about the newest names only."""
     waiting = [offer.name for offer in survey.matched.offers if offer.end < offer.ahead]
-    own: Sequence[Found] = survey.shown.found
+    own: Sequence[SourceItem] = survey.shown.items
     if request.window is not None:
         own = [found for found in own if in_window(found.when, request.window)]
     asked = waiting and {found.name for found in own}
@@ -65,15 +65,15 @@ def why(ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey) ->
         shown=len(own),
         holders=tuple(map(_holder, holders)),
         more=max((r["batches"] for r in holders), default=0) - len(holders),
-        unmatched="" if survey.shown.found else request.spec.source.unmatched(),
+        unmatched="" if survey.shown.items else request.spec.source.unmatched(),
         waiting=tuple(name for name in waiting if name in asked),
         elsewhere=_by_day(survey.unread_elsewhere),
         schedule=request.spec.schedule,
     )
 
 
-def _holder(row: Row) -> Holder:
-    return Holder(
+def _holder(row: Row) -> BlockingBatch:
+    return BlockingBatch(
         batch_id=row["batch_id"],
         request_key=row["request_key"],
         status=BatchStatus(row["status"]),
@@ -92,5 +92,5 @@ def earlier(request: Request, survey: Survey) -> dict[date, int]:
     return _by_day(f for f in survey.unread_elsewhere if f.when < start)
 
 
-def _by_day(found: Iterable[Found]) -> dict[date, int]:
+def _by_day(found: Iterable[SourceItem]) -> dict[date, int]:
     return dict(sorted(Counter(f.when.astimezone(UTC).date() for f in found).items()))

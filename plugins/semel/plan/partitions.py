@@ -17,7 +17,16 @@ import sqlalchemy as sa
 
 from semel.errors import StateError
 from semel.ledger import Ledger, Row, change, row, rows
-from semel.sources import Gone, Known, Offer, Partition, Range, Refusal, Shown, Spans
+from semel.sources import (
+    LostRange,
+    LedgerView,
+    Offer,
+    Partition,
+    TakenRange,
+    Refusal,
+    SourceListing,
+    Spans,
+)
 
 _LOOK_BYTES = 16
 _COMPARED_AT_ONCE = 50_000
@@ -35,7 +44,7 @@ def touch(connection: sa.Connection, pipeline_id: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class LedgerState:
     """What the ledger holds of a source, read at one time: which open partitions are settled, and
     how these looked; which are not; and what the last plan refused.
 
@@ -47,10 +56,12 @@ class Held:
     others: list[int]
     refused: list[Refusal]
 
-    def known(self, ledger: Ledger, pipeline_id: int, shown: Shown) -> tuple[Shown, Known]:
+    def known(
+        self, ledger: Ledger, pipeline_id: int, shown: SourceListing
+    ) -> tuple[SourceListing, LedgerView]:
         """What is shown to this pipeline, and what the ledger knows about it."""
         digests = bytearray()
-        for look in shown.looks():
+        for look in shown.signatures():
             digests += sha256(look.encode()).digest()[:_LOOK_BYTES]
         then, now = np.frombuffer(self.looks, _LOOK), np.frombuffer(digests, _LOOK)
         # They look otherwise now, or are not shown.
@@ -58,7 +69,7 @@ class Held:
         asked = self.others + gone.tolist()
         unsettled = shown.at(_outside(now, then).tolist())
         partitions = ledger.rows("partitions", "by_id", partitions=asked) if asked else []
-        known = Known(
+        known = LedgerView(
             partitions=[Partition(**r) for r in partitions],
             unsettled=unsettled,
             refused=self.refused,
@@ -68,7 +79,7 @@ class Held:
 
 
 # Keeps P26.
-def without_private(shown: Shown, known: Known) -> tuple[Shown, Known]:
+def without_private(shown: SourceListing, known: LedgerView) -> tuple[SourceListing, LedgerView]:
     """The same without the private names of which nothing is known."""
     over = shown.private & {one.name for one in (*known.unsettled, *shown.refused)}
     over -= {partition.name for partition in known.partitions}
@@ -76,7 +87,7 @@ def without_private(shown: Shown, known: Known) -> tuple[Shown, Known]:
     def rest(some: Iterable[Any]) -> list[Any]:
         return [one for one in some if one.name not in over]
 
-    shown = replace(shown, found=rest(shown.found), refused=rest(shown.refused))
+    shown = replace(shown, found=rest(shown.items), refused=rest(shown.refused))
     return shown, replace(known, unsettled=rest(known.unsettled))
 
 
@@ -94,13 +105,13 @@ def _outside(some: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.flatnonzero(outside)
 
 
-def held(connection: sa.Connection, pipeline_id: int, orphans: Iterable[int] = ()) -> Held:
+def held(connection: sa.Connection, pipeline_id: int, orphans: Iterable[int] = ()) -> LedgerState:
     """What the ledger holds. An orphan's claims do not count as settled."""
     found = rows(
         connection, "partitions", "settled", pipeline_id=pipeline_id, orphans=list(orphans)
     )
     refused = rows(connection, "partitions", "refused", pipeline_id=pipeline_id)
-    return Held(
+    return LedgerState(
         settled=b"".join(r["settled"] for r in found),
         looks=b"".join(r["looks"] for r in found),
         others=[partition for r in found for partition in r["others"]],
@@ -109,7 +120,7 @@ def held(connection: sa.Connection, pipeline_id: int, orphans: Iterable[int] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class PlanInputs:
     """The numbers that a plan's ranges depend on. Same numbers, same ranges.
 
     `latest`: the request's latest batch. `orphans`: planned batches of other requests that have
@@ -124,7 +135,7 @@ class State:
 
 def state(
     connection: sa.Connection, pipeline_id: int, request_key: str | None, silent_seconds: float
-) -> State:
+) -> PlanInputs:
     """The state of a pipeline's source, read in one statement."""
     found = row(
         connection,
@@ -134,7 +145,7 @@ def state(
         request_key=request_key,
         orphan_seconds=silent_seconds,
     )
-    return State(**found)
+    return PlanInputs(**found)
 
 
 def holders(
@@ -200,7 +211,7 @@ def unaccounted(
     return [k for k in closed if k.source_partition_id in spans], spans
 
 
-def close(connection: sa.Connection, gone: Collection[Gone], unread: Collection[int]) -> None:
+def close(connection: sa.Connection, gone: Collection[LostRange], unread: Collection[int]) -> None:
     """Close partitions at the end of what was seen. `unread`: those with ranges never read."""
     found = [
         {
@@ -235,7 +246,7 @@ def retire(connection: sa.Connection, partitions: list[int]) -> None:
 
 
 def insert(
-    connection: sa.Connection, pipeline_id: int, offers: list[tuple[Offer, Range | None]]
+    connection: sa.Connection, pipeline_id: int, offers: list[tuple[Offer, TakenRange | None]]
 ) -> list[Row]:
     """Open the next generation of each offer's name, with the last range taken from it.
 

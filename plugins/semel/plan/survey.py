@@ -20,15 +20,15 @@ from semel.model.batch import Batch, Log, Pipeline
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 from semel.plan import partitions
-from semel.plan.partitions import Held, State
+from semel.plan.partitions import LedgerState, PlanInputs
 from semel.sources import (
-    Found,
-    Gone,
-    Matched,
+    SourceItem,
+    LostRange,
+    MatchResult,
     Offer,
     Partition,
     Refusal,
-    Shown,
+    SourceListing,
     Source,
     Spans,
     Window,
@@ -84,12 +84,12 @@ class Survey:
     """The basis of a plan, all read from one `version` of the pipeline's ledger."""
 
     source: Source
-    shown: Shown
-    unsettled: list[Found]
+    shown: SourceListing
+    unsettled: list[SourceItem]
     """Things that are new or changed since the last plan, or were not read to their end."""
     version: int
     orphans: list[int]
-    matched: Matched
+    matched: MatchResult
     free: Spans
     holes: Spans
     """Free ranges before the end of what was read: their batch was abandoned, or is an orphan."""
@@ -100,7 +100,7 @@ class Survey:
     refusals: tuple[Refusal, ...]
     stored: list[Refusal]
     """The rows of semel.refusal."""
-    unread: list[Found]
+    unread: list[SourceItem]
     """Things of another time than the window of which something is unclaimed."""
     is_full: bool
     """Whether a plan has left nothing since the newest batch."""
@@ -108,7 +108,7 @@ class Survey:
     """Since when a part of a later time has been written: the time from there on stays open."""
 
     @property
-    def unread_elsewhere(self) -> list[Found]:
+    def unread_elsewhere(self) -> list[SourceItem]:
         """`unread` without what is refused."""
         refused = {refusal.name for refusal in self.refusals}
         return [part for part in self.unread if part.name not in refused]
@@ -119,7 +119,9 @@ class Survey:
         return {replace(r, when=None) for r in self.refusals} == set(self.stored)
 
 
-def _unread(window: Window, parts: list[Found], offers: list[Offer], holes: Spans) -> list[Found]:
+def _unread(
+    window: Window, parts: list[SourceItem], offers: list[Offer], holes: Spans
+) -> list[SourceItem]:
     """The things of another time than the window that are not read to their end."""
     if window is None:
         return []
@@ -155,9 +157,9 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
     spec, pipeline_id = request.spec, pipeline.pipeline_id
     source = open_source(spec)
     if request.key is not None:
-        source = source.narrowed(request.listed, partial(ledger.rows, pipeline_id=pipeline_id))
+        source = source.narrow(request.listed, partial(ledger.rows, pipeline_id=pipeline_id))
 
-    def read() -> tuple[State, Held, list[Partition], Spans]:
+    def read() -> tuple[PlanInputs, LedgerState, list[Partition], Spans]:
         silent = spec.limits.orphan_after.total_seconds()
         with ledger.transaction() as connection:
             state = partitions.state(connection, pipeline_id, request.key, silent)
@@ -179,7 +181,7 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
     offers = [offer for offer in matched.offers if offer.known]
     ends = {o.known.source_partition_id: o.end for o in offers if o.end}
     read = {o.known.source_partition_id: o.known.reached for o in offers}
-    closed = {item.partition.source_partition_id: item.seen for item in matched.gone}
+    closed = {item.partition.source_partition_id: item.seen for item in matched.lost}
     lows = {o.known.source_partition_id: o.low for o in offers if o.low}
     orphans = [*matched.released]
     free, lost, passed = {}, {}, {}
@@ -190,12 +192,14 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
             free = partitions.free_ranges(connection, furthest, orphans)
             lost = partitions.free_ranges(connection, closed)
             passed = partitions.free_ranges(connection, lows)
-    gone = [item for item in matched.gone if item.partition.source_partition_id in lost]
+    gone = [item for item in matched.lost if item.partition.source_partition_id in lost]
     done = read.keys() | closed.keys()
-    gone += [Gone(partition=k, seen=k.seen) for k in before if k.source_partition_id not in done]
+    gone += [
+        LostRange(partition=k, seen=k.seen) for k in before if k.source_partition_id not in done
+    ]
     # Keeps KS3.
     missing = [o for o in offers if o.since <= o.low and o.known.source_partition_id in passed]
-    gone += [Gone(partition=o.known, seen=o.low) for o in missing]
+    gone += [LostRange(partition=o.known, seen=o.low) for o in missing]
     spans |= lost | passed
     matched = replace(matched, offers=[o for o in matched.offers if o not in missing])
     holes = partitions.up_to(free, read)
@@ -213,7 +217,7 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
         refusals=(
             *shown.refused,
             *matched.refused,
-            *(source.gone(item, spans[item.partition.source_partition_id]) for item in gone),
+            *(source.refuse_lost(item, spans[item.partition.source_partition_id]) for item in gone),
         ),
         stored=stored,
         unread=_unread(request.window, known.unsettled, matched.offers, holes),

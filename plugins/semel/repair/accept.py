@@ -29,15 +29,15 @@ from semel.plan import partitions
 from semel.sources import (
     Evidence,
     Refusal,
-    Shown,
+    SourceListing,
     Source,
     Spans,
-    Word,
-    accepting,
-    as_read,
-    since,
+    Acceptance,
+    bare_accept_command,
+    partition_after,
+    start_evidence,
 )
-from semel.sources.spec import Records
+from semel.sources.spec import SourceSpec
 
 _ROUNDS_MAX = 20
 
@@ -54,7 +54,7 @@ _CHOICES: dict[str, tuple[How, ...]] = {
 }
 
 
-def choices(declared: Records, reason: str) -> tuple[How, ...]:
+def choices(declared: SourceSpec, reason: str) -> tuple[How, ...]:
     """What accepting can mean, by the reason of a refusal. Empty: something has to be fixed."""
     return tuple(how for how in _CHOICES.get(reason, ()) if how != "same" or declared.resumes)
 
@@ -64,7 +64,7 @@ def command(spec: Spec, refusal: Refusal) -> str | None:
     to be corrected, or a plan has to see it first.
     """
     ways = choices(spec.source, refusal.reason)
-    accept = accepting(spec.name, refusal.name, "--lost" if ways[:1] == ("lost",) else "")
+    accept = bare_accept_command(spec.name, refusal.name, "--lost" if ways[:1] == ("lost",) else "")
     return accept if ways and f"`{accept}" in refusal.detail else None
 
 
@@ -89,7 +89,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foreseen:
+class AcceptPreview:
     """What accepting a file would do now. Nothing is done yet.
 
     `partition`: the one that goes on; None: a new one, read from `start`. `end`: the current end of
@@ -107,7 +107,7 @@ class Foreseen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Look:
+class _RefusedFile:
     """One look at a refused file. `word` is None if it is already read, in `there`."""
 
     pipeline: Pipeline
@@ -115,7 +115,7 @@ class _Look:
     name: str
     version: int
     there: Row | None
-    word: Word | None
+    word: Acceptance | None
 
 
 # Keeps A3.
@@ -161,7 +161,7 @@ def accept_file(
 
 def foresee(
     ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int = 0
-) -> Foreseen | None:
+) -> AcceptPreview | None:
     """What `accept_file` would do, with the same errors. None: the file is already read."""
     for seen in _looks(ledger, spec, path, same=same, start=start):
         if seen.word is None:
@@ -175,13 +175,13 @@ def foresee(
 
 def _looks(
     ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int
-) -> Iterator[_Look]:
+) -> Iterator[_RefusedFile]:
     """Look at a file, again each time the caller asks, up to a bound."""
     pipeline, source = pipelines.planned(ledger, spec.name), open_source(spec)
     pipeline_id = pipeline.pipeline_id
     for _ in range(_ROUNDS_MAX):
         shown = source.discover()
-        name = named(spec, path, {item.name for item in shown.found})
+        name = named(spec, path, {item.name for item in shown.items})
         if name is None:
             raise SourceError(_not_there(spec, path, shown))
         with ledger.transaction() as connection:
@@ -195,12 +195,12 @@ def _looks(
             )
         except FileNotFoundError:
             continue
-        yield _Look(
+        yield _RefusedFile(
             pipeline=pipeline, source=source, name=name, version=version, there=there, word=word
         )
 
 
-def _evidence(seen: _Look, end: int) -> Evidence | None:
+def _evidence(seen: _RefusedFile, end: int) -> Evidence | None:
     """The evidence of a file up to an end. None: the file is shorter now."""
     offer = None if seen.word is None else seen.word.offer
     # It may have grown since it was shown; what was there then must be unchanged.
@@ -208,8 +208,8 @@ def _evidence(seen: _Look, end: int) -> Evidence | None:
 
 
 def _foreseen(
-    connection: sa.Connection, seen: _Look, end: int, there: Evidence | None
-) -> Foreseen:
+    connection: sa.Connection, seen: _RefusedFile, end: int, there: Evidence | None
+) -> AcceptPreview:
     offer = seen.word.offer
     lost, retired = _given_up(connection, seen.word)
     partition = offer.known and offer.known.source_partition_id
@@ -217,7 +217,7 @@ def _foreseen(
     stands_for = digest(
         seen.name, offer.identity, offer.evidence, there, partition, offer.start, retired, ranges
     )
-    return Foreseen(
+    return AcceptPreview(
         name=seen.name,
         partition=partition,
         start=offer.known.reached if offer.known else offer.start,
@@ -249,7 +249,7 @@ def changed(name: str) -> StateError:
     )
 
 
-def _given_up(connection: sa.Connection, word: Word) -> tuple[Spans, list[int]]:
+def _given_up(connection: sa.Connection, word: Acceptance) -> tuple[Spans, list[int]]:
     """The ranges that become lost, and the partitions to retire."""
     superseded = {k.source_partition_id for k in word.superseded}
     ends = {k.source_partition_id: k.seen for k in word.ended}
@@ -262,7 +262,7 @@ def _given_up(connection: sa.Connection, word: Word) -> tuple[Spans, list[int]]:
 
 
 def _write(
-    connection: sa.Connection, pipeline_id: int, word: Word, by: str
+    connection: sa.Connection, pipeline_id: int, word: Acceptance, by: str
 ) -> Accepted:
     """Retire the old partitions, and open or update the new one. Unread ranges become lost."""
     offer, same = word.offer, word.offer.known
@@ -270,13 +270,13 @@ def _write(
     partitions.lose(connection, lost, "replaced", by)
     partitions.retire(connection, retired)
     if same is None:
-        begun = replace(offer, evidence=offer.evidence | since(offer))
+        begun = replace(offer, evidence=offer.evidence | start_evidence(offer))
         (new,) = partitions.insert(connection, pipeline_id, [(begun, None)])
         if offer.start:
             passed = {new["source_partition_id"]: [(0, offer.start)]}
             partitions.lose(connection, passed, offer.reason, by)
     else:
-        partitions.update(connection, [as_read(offer, None, settled=False)])
+        partitions.update(connection, [partition_after(offer, None, settled=False)])
         new = {
             "name": offer.name,
             "source_partition_id": same.source_partition_id,
@@ -300,14 +300,14 @@ def named(spec: Spec, path: str, there: set[str]) -> str | None:
     return next((name for name in tried if name in there), None)
 
 
-def _not_there(spec: Spec, path: str, shown: Shown) -> str:
+def _not_there(spec: Spec, path: str, shown: SourceListing) -> str:
     name = named(spec, path, {r.name for r in shown.refused})
     whys = (f"{r.reason}: {r.detail}" for r in shown.refused if r.name == name)
     why = next(whys, "it is not there, or the source's pattern does not find it")
     part = spec.source.part
     return (
         f"{path!r} cannot be read by {spec.name} ({why}), so there is nothing to accept; fix the "
-        f"{part}, then run the pipeline. `{accepting(spec.name, path, '--lost')}` is for "
+        f"{part}, then run the pipeline. `{bare_accept_command(spec.name, path, '--lost')}` is for "
         f"records of a {part} that is gone"
     )
 

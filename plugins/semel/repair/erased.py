@@ -41,7 +41,7 @@ class Missing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Look:
+class _MarkerFiles:
     """A batch's marker, and what is there of each file that it lists. None: nothing."""
 
     text: bytes
@@ -77,7 +77,7 @@ def accept_erased(
             path = layout.marker(kept, number)
             marker = parse_marker(text := path.read_bytes(), path, spec.sink_path())
             sink = None if marker.sink else sink_of(marker.spec)
-            looks.append(_Look(text=text, marker=marker, there=_there(text, marker, sink)))
+            looks.append(_MarkerFiles(text=text, marker=marker, there=_there(text, marker, sink)))
     found = [look for look in looks if look.missing.rows or look.missing.records]
     _check_number(spec, looks, found, lacking)
     at, by = datetime.now(UTC).isoformat(), who()
@@ -101,7 +101,7 @@ def accept_erased(
 
 
 def _check_number(
-    spec: Spec, looks: list[_Look], found: list[_Look], lacking: int
+    spec: Spec, looks: list[_MarkerFiles], found: list[_MarkerFiles], lacking: int
 ) -> None:
     if not found and any(look.marker.erased for look in looks):
         return
@@ -115,7 +115,7 @@ def _check_number(
         )
 
 
-def _write(look: _Look, at: str, by: str, why: str) -> None:
+def _write(look: _MarkerFiles, at: str, by: str, why: str) -> None:
     """Put a batch's marker in its place, with what is there now, and with one more word."""
     path, plain, lacks = look.marker.path, parsed(look.text), look.missing
     if path.read_bytes() != look.text:

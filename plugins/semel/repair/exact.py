@@ -42,7 +42,7 @@ from semel.storage import make_folder, sync_folder, write_new
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exact:
+class ExactSince:
     """The first commit that is exactly once. `found`: it was so before, and nothing was done.
 
     `ids`: how many the catalog was taught, of `batches`.
@@ -56,7 +56,7 @@ class Exact:
     batches_expired: int = 0
 
 
-def exact(ledger: Ledger, spec: Spec, *, log: Log = print) -> Exact:
+def exact(ledger: Ledger, spec: Spec, *, log: Log = print) -> ExactSince:
     """Teach the catalog the ids of each batch whose horizon is not over, and let the pipeline be
     exactly once from the next commit on. The same call again changes nothing.
 
@@ -73,7 +73,7 @@ def exact(ledger: Ledger, spec: Spec, *, log: Log = print) -> Exact:
         ) from error
 
 
-def _exact(ledger: Ledger, spec: Spec, log: Log) -> Exact:
+def _exact(ledger: Ledger, spec: Spec, log: Log) -> ExactSince:
     if spec.by_position:
         why = (
             "is declared at_least_once: take guarantee out of its file first"
@@ -91,7 +91,7 @@ def _exact(ledger: Ledger, spec: Spec, log: Log) -> Exact:
         )
     identity.check(pipeline.identity, spec)
     if pipeline.exact_from is not None:
-        return Exact(pipeline=spec.name, found=True, exact_from=pipeline.exact_from)
+        return ExactSince(pipeline=spec.name, found=True, exact_from=pipeline.exact_from)
     # By the new declaration no run does that any more.
     values = {"pipeline_id": pipeline.pipeline_id, "orphan_seconds": 0}
     for batch in ledger.rows("collect", "unfinished", **values):
@@ -119,7 +119,7 @@ def _exact(ledger: Ledger, spec: Spec, log: Log) -> Exact:
     failpoints.point("exact.after_exact")
     if switched is None:
         return _exact(ledger, spec, log)  # A twin was faster.
-    return Exact(
+    return ExactSince(
         pipeline=spec.name,
         found=False,
         exact_from=switched,
@@ -208,7 +208,7 @@ def _refuse_unknown(
     owned.refuse_unknown(pipeline, [marker.batch_id for marker in others])
 
 
-def told(answer: Exact) -> str:
+def told(answer: ExactSince) -> str:
     """What was taught, and from where on the pipeline is exactly once."""
     name = answer.pipeline
     since = f"{name} is exactly once from commit {answer.exact_from} on"

@@ -18,7 +18,7 @@ _ROUNDS_MAX = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loss:
+class RecordedLoss:
     """Positions [start, end) of a vanished file, or the like, that are recorded as lost."""
 
     name: str
@@ -30,7 +30,7 @@ class Loss:
 # Keeps A5.
 def accept_loss(
     ledger: Ledger, spec: Spec, path: str, *, by: str | None = None, agreed: str | None = None
-) -> list[Loss]:
+) -> list[RecordedLoss]:
     """Record as lost what was seen of a vanished file and never read.
 
     `by`: who decides, as in `accept_file`. `agreed`: the digest of the forecast agreed to.
@@ -62,7 +62,7 @@ def accept_loss(
     raise moving(path)
 
 
-def foresee_loss(ledger: Ledger, spec: Spec, path: str) -> list[Loss]:
+def foresee_loss(ledger: Ledger, spec: Spec, path: str) -> list[RecordedLoss]:
     """What `accept_loss` would record, with the same errors. Empty: it is already recorded."""
     pipeline = pipelines.planned(ledger, spec.name)
     _, passed = _passed(ledger, spec, pipeline, path)
@@ -70,7 +70,7 @@ def foresee_loss(ledger: Ledger, spec: Spec, path: str) -> list[Loss]:
         return passed or _missing(connection, spec, pipeline, path)
 
 
-def _lose(connection: sa.Connection, found: list[Loss], by: str) -> None:
+def _lose(connection: sa.Connection, found: list[RecordedLoss], by: str) -> None:
     lost: Spans = {}
     for one in found:
         lost.setdefault(one.source_partition_id, []).append((one.start, one.end))
@@ -80,7 +80,7 @@ def _lose(connection: sa.Connection, found: list[Loss], by: str) -> None:
 
 def _passed(
     ledger: Ledger, spec: Spec, pipeline: Pipeline, path: str
-) -> tuple[int, list[Loss]]:
+) -> tuple[int, list[RecordedLoss]]:
     """The unread ranges that vanished from an open partition, with the ledger's version.
 
     No ranges if the path means a closed partition.
@@ -93,21 +93,21 @@ def _passed(
     seen = steadily(spec.name, lambda: look(ledger, pipeline, Request(spec=spec)))
     name = named(spec, path, {k.name for k, _ in seen.missing})
     return seen.version, [
-        Loss(name=k.name, source_partition_id=k.source_partition_id, start=start, end=end)
+        RecordedLoss(name=k.name, source_partition_id=k.source_partition_id, start=start, end=end)
         for k, spans in seen.missing
         if k.name == name
         for start, end in spans
     ]
 
 
-def digest_of(losses: list[Loss]) -> str:
+def digest_of(losses: list[RecordedLoss]) -> str:
     """A digest of these losses."""
     return digest(*map(astuple, losses))
 
 
 def _missing(
     connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
-) -> list[Loss]:
+) -> list[RecordedLoss]:
     """The ranges of a path that were seen, never read, and are gone. Empty: already recorded."""
     closed, spans = partitions.unaccounted(connection, pipeline.pipeline_id)
     name = named(spec, path, {k.name for k in closed})
@@ -120,7 +120,7 @@ def _missing(
             next=f"semel gaps {spec.name}",
         )
     return [
-        Loss(name=name, source_partition_id=partition, start=start, end=end)
+        RecordedLoss(name=name, source_partition_id=partition, start=start, end=end)
         for partition in meant
         for start, end in spans[partition]
     ]
@@ -128,11 +128,11 @@ def _missing(
 
 def _lost_before(
     connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
-) -> list[Loss]:
+) -> list[RecordedLoss]:
     """The losses already recorded for a path: repeating the command gives the same answer."""
     found = rows(connection, "accept", "gone", pipeline_id=pipeline.pipeline_id)
     name = named(spec, path, {r["name"] for r in found})
-    return [Loss(**r) for r in found if r["name"] == name]
+    return [RecordedLoss(**r) for r in found if r["name"] == name]
 
 
 def _refuse_held(

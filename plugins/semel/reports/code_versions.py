@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from semel.archive import layout
-from semel.archive.provenance import Named, of_marker
+from semel.archive.provenance import CodeDigests, of_marker
 from semel.ledger import Ledger
 from semel.model.batch import runs
 from semel.pipeline.spec import Spec
@@ -18,7 +18,7 @@ Span = tuple[datetime, datetime]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class CodeVersionOutput:
     """The output of one code version. `code` is None for batches whose marker does not say.
 
     `digest`: equal if the same semel ran the same files. `texts`: the path of each file's text, by
@@ -28,7 +28,7 @@ class Made:
     that have one, joined where one begins at another's end.
     """
 
-    code: Named | None
+    code: CodeDigests | None
     digest: str | None
     texts: dict[str, Path]
     git_commits: tuple[str, ...]
@@ -37,13 +37,13 @@ class Made:
     intervals: tuple[Span, ...]
 
 
-def made_by(ledger: Ledger, spec: Spec) -> list[Made]:
+def made_by(ledger: Ledger, spec: Spec) -> list[CodeVersionOutput]:
     """A pipeline's finalized batches by the code that made their newest output, newest first.
 
     Reads each marker.
     """
     root = layout.of(spec)
-    groups: dict[str | None, list[tuple[int, Any, Named | None]]] = defaultdict(list)
+    groups: dict[str | None, list[tuple[int, Any, CodeDigests | None]]] = defaultdict(list)
     found = ledger.rows("look", "finalized", name=spec.name)
     numbers = sorted(r["batch_id"] for r in found)
     for place, r in enumerate(found):
@@ -54,23 +54,23 @@ def made_by(ledger: Ledger, spec: Spec) -> list[Made]:
     return [_made(digest, members, numbers, layout.code(root)) for digest, members in newest_first]
 
 
-def _made_at(member: tuple[int, Any, Named | None]) -> tuple[datetime, int]:
+def _made_at(member: tuple[int, Any, CodeDigests | None]) -> tuple[datetime, int]:
     place, r, _ = member
     return r["made_at"], place
 
 
 def _made(
     digest: str | None,
-    members: list[tuple[int, Any, Named | None]],
+    members: list[tuple[int, Any, CodeDigests | None]],
     all_of_them: list[int],
     folder: Path,
-) -> Made:
+) -> CodeVersionOutput:
     """`members`: each with its place in the commit order; the one made last is last. `all_of_them`:
     the pipeline's finalized batches, in order."""
     code = members[-1][2]
     commits = [c.git_commit for _, _, c in members if c and c.git_commit]
     rows = [r for _, r, _ in sorted(members, key=itemgetter(0))]
-    return Made(
+    return CodeVersionOutput(
         code=code,
         digest=digest,
         texts=code.kept(folder) if code else {},

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from semel.declare.parts import Select
 from semel.errors import LimitError, TerminalError
 from semel.ledger import Ledger
-from semel.model.complete import Completeness, Range, State
-from semel.model.times import Times
+from semel.model.complete import Completeness, Range, WindowState
+from semel.model.times import TimeSet
 from semel.model.windows import YEARS, Windows
 from semel.pipeline.spec import Spec
 from semel.reports import intervals
@@ -33,19 +33,19 @@ WINDOWS_MAX = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class WindowProgress:
     """A window [start, end). `missing`: what must still be read before it is complete. `commands`
     read what of that is in the past.
     """
 
     start: datetime
     end: datetime
-    state: State
+    state: WindowState
     missing: tuple[Range, ...]
     commands: tuple[str, ...] = ()
 
 
-class Holder(NamedTuple):
+class WindowBlocker(NamedTuple):
     """What keeps held windows from being complete: a batch or a part of the source, and why."""
 
     name: str
@@ -53,7 +53,7 @@ class Holder(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class WindowReport:
     """The answer of windows, newest first. `known`: the newest time that something is known of: of
     a pipeline with select: arrival its event time. `declared`: they are those of `window`, and
     not the intervals of the schedule. `holders`: what holds the held ones, or keeps others from
@@ -64,8 +64,8 @@ class Answer:
     select: Select
     declared: bool
     known: datetime | None
-    windows: tuple[Window, ...]
-    holders: tuple[Holder, ...] = ()
+    windows: tuple[WindowProgress, ...]
+    holders: tuple[WindowBlocker, ...] = ()
 
 
 def of(ledger: Ledger, spec: Spec) -> Completeness:
@@ -78,7 +78,7 @@ def of(ledger: Ledger, spec: Spec) -> Completeness:
         )
     found = ledger.rows("completeness", "pipeline", name=spec.name)
     by_interval = spec.source.select is Select.INTERVAL
-    covered = Times.from_ledger(found[0]["covered"]) if found else Times()
+    covered = TimeSet.from_ledger(found[0]["covered"]) if found else TimeSet()
     return Completeness(
         covered=covered if by_interval else None,
         event_time=found[0]["event_time"] if found and not by_interval else None,
@@ -94,7 +94,7 @@ def windows(
     since: date | None = None,
     until: date | None = None,
     now: datetime,
-) -> Answer:
+) -> WindowReport:
     """The state of each window. `since` and `until` are days (UTC), both included.
 
     By default the last WINDOWS_SHOWN, up to the newest that may be complete, and none from before
@@ -110,7 +110,7 @@ def windows(
         last = datetime.combine(until, time(), UTC) + timedelta(days=1) - intervals.TICK
     first = datetime.combine(since, time(), UTC) if since else None
     opened = ledger.rows("completeness", "open", name=spec.name)
-    in_work = Times.of((r["interval_start"], r["interval_end"]) for r in opened)
+    in_work = TimeSet.of((r["interval_start"], r["interval_end"]) for r in opened)
     due = intervals.due(spec.schedule, now) if is_complete.covered is not None else None
     found = tuple(
         _window(spec, is_complete, in_work, start, end, now, due)
@@ -118,11 +118,11 @@ def windows(
     )
     began = _began(ledger, spec, found)
     if began is not None:
-        before = [one for one in found if one.end <= began and one.state is State.COMPLETE]
+        before = [one for one in found if one.end <= began and one.state is WindowState.COMPLETE]
         found = tuple(one for one in found if one not in before)
         if since is not None:
-            found += tuple(replace(one, state=State.BEFORE) for one in before)
-    return Answer(
+            found += tuple(replace(one, state=WindowState.BEFORE) for one in before)
+    return WindowReport(
         pipeline=spec.name,
         select=spec.source.select,
         declared=spec.window is not None,
@@ -132,7 +132,7 @@ def windows(
     )
 
 
-def _began(ledger: Ledger, spec: Spec, found: tuple[Window, ...]) -> datetime | None:
+def _began(ledger: Ledger, spec: Spec, found: tuple[WindowProgress, ...]) -> datetime | None:
     """The time of the first record, if there are windows before it. What an event time is past
     counts as complete, however long before all records it is.
     """
@@ -144,17 +144,19 @@ def _began(ledger: Ledger, spec: Spec, found: tuple[Window, ...]) -> datetime | 
     return ledger.rows("completeness", "first", name=spec.name)[0]["at"]
 
 
-def _holders(ledger: Ledger, spec: Spec, states: set[State]) -> tuple[Holder, ...]:
+def _holders(ledger: Ledger, spec: Spec, states: set[WindowState]) -> tuple[WindowBlocker, ...]:
     """The open batches, refusals and unread parts, as the last plan saw them."""
     by_interval = spec.source.select is Select.INTERVAL
-    if not (by_interval or State.HELD in states) or states == {State.COMPLETE}:
+    if not (by_interval or WindowState.HELD in states) or states == {WindowState.COMPLETE}:
         return ()
     found = ledger.rows("completeness", "holders", name=spec.name, count=HOLDERS_SHOWN)
     holders = [
-        Holder(r["name"], r["why"] or f"{r['unread']:,} {spec.source.unit} are unread")
+        WindowBlocker(r["name"], r["why"] or f"{r['unread']:,} {spec.source.unit} are unread")
         for r in found
     ]
-    nothing = Holder("the source", "the newest run left data unread, or none has looked since")
+    nothing = WindowBlocker(
+        "the source", "the newest run left data unread, or none has looked since"
+    )
     return tuple(holders) or (() if by_interval else (nothing,))
 
 
@@ -180,18 +182,18 @@ def of_batch(ledger: Ledger, spec: Spec, batch_id: int) -> tuple[Range, ...]:
     if spec.window is None:
         return ()
     [found] = ledger.rows("completeness", "batch", batch_id=batch_id)
-    covers = Times.from_ledger(found["covers"] or ())
+    covers = TimeSet.from_ledger(found["covers"] or ())
     passed = found["passed_from"], found["passed_to"]
-    parts = covers if found["passed_to"] is None else Times.of([passed])
+    parts = covers if found["passed_to"] is None else TimeSet.of([passed])
     is_complete, declared = of(ledger, spec), spec.window.windows
-    rows = Times.from_ledger(found["times"] or ())
+    rows = TimeSet.from_ledger(found["times"] or ())
     changed = touched(is_complete, declared, rows, waits=timedelta())
     windows = {*touched(is_complete, declared, parts), *changed}
     return tuple(sorted(windows)[-WINDOWS_MAX:])
 
 
 def touched(
-    is_complete: Completeness, declared: Windows, parts: Times, *, waits: timedelta | None = None
+    is_complete: Completeness, declared: Windows, parts: TimeSet, *, waits: timedelta | None = None
 ) -> tuple[Range, ...]:
     """The complete windows that wait for some of these times, first ones first: the newest
     WINDOWS_MAX. `waits`: for how long after its end a window does, by default for the delay.
@@ -247,21 +249,21 @@ def _scheduled(spec: Spec, first: datetime | None, last: datetime) -> Iterator[R
 def _window(
     spec: Spec,
     is_complete: Completeness,
-    in_work: Times,
+    in_work: TimeSet,
     start: datetime,
     end: datetime,
     now: datetime,
     due: datetime | None,
-) -> Window:
-    made = Window(
+) -> WindowProgress:
+    made = WindowProgress(
         start=start,
         end=end,
         state=is_complete.state(start, end, due),
         missing=is_complete.missing(start, end),
     )
     if made.missing and not any(in_work.holes(*part) for part in made.missing):
-        return replace(made, state=State.IN_WORK)
-    if made.state is not State.HOLE:
+        return replace(made, state=WindowState.IN_WORK)
+    if made.state is not WindowState.HOLE:
         return made
     past = (
         _cells(spec, is_complete.covered, low, min(high, max(is_complete.known, due), now))
@@ -277,7 +279,7 @@ def _window(
     )
 
 
-def _cells(spec: Spec, covered: Times, low: datetime, high: datetime) -> Range:
+def _cells(spec: Spec, covered: TimeSet, low: datetime, high: datetime) -> Range:
     """The intervals of the schedule that a part of a hole lies in, as far as the hole goes."""
     if low >= high:
         return low, high

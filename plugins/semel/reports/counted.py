@@ -14,7 +14,7 @@ from semel.declare.aggregate import END, LEVEL, START
 from semel.errors import TerminalError
 from semel.formats.merged import files_query
 from semel.ledger import Ledger
-from semel.model.complete import State
+from semel.model.complete import WindowState
 from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 from semel.reports import completeness
@@ -34,12 +34,12 @@ class Counted:
 
     start: datetime
     end: datetime
-    state: State
+    state: WindowState
     rows: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class CountedWindows:
     """The answer, newest first. `cut`: there are more than COUNTED_MAX rows, and the oldest windows
     of those asked for are left out.
     """
@@ -51,13 +51,13 @@ class Answer:
 def counted(
     ledger: Ledger,
     spec: Spec,
-    known: completeness.Answer,
+    known: completeness.WindowReport,
     *,
     level: int,
     since: date | None = None,
     until: date | None = None,
     now: datetime,
-) -> Answer:
+) -> CountedWindows:
     """The rows of one level of `aggregate.by`, of all windows of some days: those of `known`, which
     was asked the same, and of newer ones those of which there are rows.
 
@@ -88,9 +88,11 @@ def counted(
         )
         for (start, end), some in sorted(rows.items(), reverse=True)
     ]
-    while since is None and found and not found[-1].rows and found[-1].state is not State.HOLE:
+    while (
+        since is None and found and not found[-1].rows and found[-1].state is not WindowState.HOLE
+    ):
         found.pop()  # Before there were records.
-    return Answer(windows=tuple(found), cut=cut)
+    return CountedWindows(windows=tuple(found), cut=cut)
 
 
 def query(spec: Spec) -> str:
@@ -104,7 +106,7 @@ def query(spec: Spec) -> str:
             next=f"semel validate {spec.name}",
         )
     if not spec.sink.in_files:
-        return open_sink(spec).query()
+        return open_sink(spec).merged_query()
     windows = spec.window.windows
     if not spec.sink.in_folder:
         url, connection = spec.sink.url, spec.sink.connection
@@ -142,7 +144,7 @@ def _rows(
     """One more than COUNTED_MAX at most, the newest first."""
     count = COUNTED_MAX + 1
     if not spec.sink.in_files:
-        return open_sink(spec).counted(level, since, until, count)
+        return open_sink(spec).merged_windows(level, since, until, count)
     if spec.sink.in_folder:
         table = reader.windows(spec.sink_path(), layout.of(spec), since=since, until=until)
     else:

@@ -23,7 +23,7 @@ from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.model.batch import BatchStatus, Counts, Pipeline
 from semel.pipeline.spec import Spec
 from semel.reports import completeness, intervals
-from semel.reports.progress import Facts, Seen, Sight, State, judge
+from semel.reports.progress import CellFacts, SourceCell, Sight, CellState, judge
 
 DAYS_BATCHES_MAX = 10_000
 """Batches that are counted up for one answer at most."""
@@ -58,7 +58,7 @@ class BatchOfDay:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class BatchGroup:
     """Batches that begin in one cell and end in one cell: their number, sums, and the newest."""
 
     cells: range
@@ -74,7 +74,9 @@ class Group:
     newest: tuple[BatchOfDay, ...]
 
 
-def groups_of(ledger: Ledger, spec: Spec, edges: list[datetime]) -> tuple[list[Group], list[Row]]:
+def groups_of(
+    ledger: Ledger, spec: Spec, edges: list[datetime]
+) -> tuple[list[BatchGroup], list[Row]]:
     """The batches with a part in the cells; and the rows that they were made of."""
     asked = {
         "select": spec.source.select.value, "since": edges[0], "until": edges[-1], "edges": edges,
@@ -99,13 +101,13 @@ def groups_of(ledger: Ledger, spec: Spec, edges: list[datetime]) -> tuple[list[G
     return [_group(of, len(edges) - 1) for of in by_cells.values()], found
 
 
-def _group(found: list[Row], count: int) -> Group:
+def _group(found: list[Row], count: int) -> BatchGroup:
     """The group of some rows. Cell 1 is the first of `count`, and 0 is what lies before it."""
     one = found[0]
     first, last = one["cell_first"], one["cell_last"]
     whole = first == last and 1 <= first <= count
     sums = {f.name: one[f"sum_{f.name}"] or 0 for f in fields(Counts)}
-    return Group(
+    return BatchGroup(
         cells=range(max(first, 1) - 1, min(last, count)),
         whole=whole,
         count=one["batches"],
@@ -154,7 +156,7 @@ def _of(r: Row, *, whole: bool) -> BatchOfDay:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Day:
+class DayCell:
     """One cell [start, end). `seen` is None if the source was not surveyed, or has no times.
 
     `batches` are the newest of `batch_count`. `counts` sums up the `counted` ones: committed, and
@@ -164,13 +166,13 @@ class Day:
 
     start: datetime
     end: datetime
-    state: State
+    state: CellState
     batches: tuple[BatchOfDay, ...]
     batch_count: int
     counted: int
     counts: Counts
     silent: int
-    seen: Seen | None
+    seen: SourceCell | None
     command: str | None
 
 
@@ -188,8 +190,8 @@ class Days:
     pipeline: str
     by_commit: bool
     looked: bool
-    days: tuple[Day, ...]
-    undated: Seen | None = None
+    days: tuple[DayCell, ...]
+    undated: SourceCell | None = None
     newest: datetime | None = None
     cut: bool = False
     newest_complete: completeness.Range | None = None
@@ -288,15 +290,15 @@ def _newest(ledger: Ledger, spec: Spec, sight: Sight | None, now: datetime) -> d
 def _day(
     spec: Spec,
     cell: tuple[datetime, datetime],
-    groups: list[Group],
-    seen: Seen | None,
+    groups: list[BatchGroup],
+    seen: SourceCell | None,
     *,
     between: bool,
-) -> Day:
+) -> DayCell:
     start, end = cell
-    there = seen or Seen()
+    there = seen or SourceCell()
     state = judge(
-        Facts(
+        CellFacts(
             looked=seen is not None,
             refused=there.refused > 0,
             failed=any(g.failed for g in groups),
@@ -310,7 +312,7 @@ def _day(
     )
     newest = sorted((b for g in groups for b in g.newest), key=lambda b: -b.batch_id)
     stuck = any(g.stuck for g in groups)
-    return Day(
+    return DayCell(
         start=start,
         end=end,
         state=state,

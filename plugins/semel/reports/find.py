@@ -27,7 +27,7 @@ from semel.formats.pieces import pieces
 from semel.model.manifest import Kind, StagedFile
 from semel.pipeline.opening import open_sinks
 from semel.pipeline.spec import Spec
-from semel.sinks import OutputGoneError, Sink
+from semel.sinks import OutputLostError, Sink
 
 FIND_PLACES_MAX = 1_000
 """Places of one id that `semel find` lists: an id from a broken producer may repeat for ever."""
@@ -36,7 +36,7 @@ _HELP = "semel find --help"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class IdOccurrence:
     """One place of an id. `what`: output, dead_letter, or the reason of a decision.
 
     `source` and `offset` (in the source's unit) are the record's own; output has them only with
@@ -58,7 +58,7 @@ class Search:
 
     pipeline: str
     id: dict[str, str]
-    places: tuple[Place, ...]
+    places: tuple[IdOccurrence, ...]
     batches: int
     gone: tuple[int, ...]
     """Batches with rows that the sink deleted by its own rules: these cannot be found there."""
@@ -167,7 +167,7 @@ def _in_output(
     sink_of: Callable[[Spec], Sink],
     gone: list[int],
     damaged: dict[int, str],
-) -> Iterator[Place]:
+) -> Iterator[IdOccurrence]:
     schema = columns_in_files(marker)
     files = list(marker.of_kind(Kind.DATA))
     if not files or not _has_ids(marker, wanted):
@@ -175,7 +175,7 @@ def _in_output(
     if marker.sink is None:
         try:
             yield from _in_sink(marker, wanted, sink_of(marker.spec))
-        except OutputGoneError:
+        except OutputLostError:
             gone.append(marker.batch_id)
         except CorruptionError as error:
             damaged[marker.batch_id] = str(error)
@@ -202,15 +202,15 @@ def _told(marker: Marker, file: StagedFile, damaged: dict[int, str]) -> Iterator
         damaged[marker.batch_id] = f"{file.path} cannot be read ({why})"
 
 
-def _in_sink(marker: Marker, wanted: dict[str, object], sink: Sink) -> Iterator[Place]:
+def _in_sink(marker: Marker, wanted: dict[str, object], sink: Sink) -> Iterator[IdOccurrence]:
     for table in sink.rows(marker):
         fields = {n: (ds.field(n), table.schema.field(n).type) for n in wanted}
         rows = table.filter(_condition(fields, wanted)).to_pylist()
         yield from (_output_place(marker, sink.address, row) for row in rows)
 
 
-def _output_place(marker: Marker, file: str, row: dict[str, Any]) -> Place:
-    return Place(
+def _output_place(marker: Marker, file: str, row: dict[str, Any]) -> IdOccurrence:
+    return IdOccurrence(
         what="output",
         batch_id=marker.batch_id,
         file=file,
@@ -222,7 +222,7 @@ def _output_place(marker: Marker, file: str, row: dict[str, Any]) -> Place:
 
 def _in_decisions(
     marker: Marker, wanted: dict[str, object], damaged: dict[int, str]
-) -> Iterator[Place]:
+) -> Iterator[IdOccurrence]:
     for file in marker.of_kind(Kind.DECISIONS):
         rows: list[dict[str, Any]] = []
         with _told(marker, file, damaged):
@@ -235,7 +235,7 @@ def _in_decisions(
                 **BOUNDED,
             ).to_pylist()
         for row in rows:
-            yield Place(
+            yield IdOccurrence(
                 what=row["reason"],
                 batch_id=marker.batch_id,
                 file=file.path,
@@ -246,7 +246,7 @@ def _in_decisions(
 
 def _in_letters(
     marker: Marker, wanted: dict[str, object], damaged: dict[int, str], *, told: bool
-) -> Iterator[Place]:
+) -> Iterator[IdOccurrence]:
     """Dead letters whose bytes hold every value, plain or as JSON or CSV writes texts.
 
     They need not be readable as records. `told`: the reason may be shown in full, which shows part
@@ -259,7 +259,7 @@ def _in_letters(
             for rows in pieces(marker.path_of(file), columns):
                 for row in rows.to_pylist():
                     if any(all(text in raw for text in texts) for raw in _readings(row["raw"])):
-                        yield Place(
+                        yield IdOccurrence(
                             what="dead_letter",
                             batch_id=marker.batch_id,
                             file=file.path,

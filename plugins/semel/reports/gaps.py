@@ -13,13 +13,21 @@ from semel.model.batch import Log
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 from semel.plan.survey import Request, look, steadily
-from semel.sources import Found, Offer, Refusal, Shown, Spans, nothing_known, unclaimed
+from semel.sources import (
+    SourceItem,
+    Offer,
+    Refusal,
+    SourceListing,
+    Spans,
+    nothing_known,
+    unclaimed_ranges,
+)
 
 LOSSES_SHOWN = 50
 """Recorded losses that `semel gaps` lists, newest first."""
 
 
-class State(StrEnum):
+class GapReason(StrEnum):
     """Why a range is not finalized."""
 
     UNCLAIMED = "unclaimed"
@@ -40,7 +48,7 @@ class Gap:
     name: str
     start: int
     end: int
-    state: State
+    state: GapReason
     batch_id: int | None = None
     replays: int | None = None
     request_key: str | None = None
@@ -52,11 +60,11 @@ class Gap:
     @property
     def idle(self) -> bool:
         """Whether nobody is working on it, though somebody could."""
-        return self.state is State.UNCLAIMED or self.silent
+        return self.state is GapReason.UNCLAIMED or self.silent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loss:
+class AcceptedLoss:
     """Positions [start, end) of a file, or the like, that were accepted as lost."""
 
     name: str
@@ -89,7 +97,7 @@ class Gaps:
     pipeline: str
     gaps: tuple[Gap, ...]
     refusals: tuple[Refusal, ...]
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[AcceptedLoss, ...] = ()
     erasures: tuple[Erasure, ...] = ()
 
     @property
@@ -113,7 +121,7 @@ def gaps(ledger: Ledger, spec: Spec, log: Log = lambda _: None) -> Gaps:
 
 def gaps_beside(
     ledger: Ledger, spec: Spec, log: Log = lambda _: None
-) -> tuple[Gaps, Sequence[Found]]:
+) -> tuple[Gaps, Sequence[SourceItem]]:
     """As `gaps`, together with all that the source shows now."""
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
@@ -121,9 +129,9 @@ def gaps_beside(
         shown, offers, refused = steadily(spec.name, lambda: unplanned(spec))
         for note in shown.notes:
             log(note)
-        whens = {one.name: one.when for one in shown.found}
+        whens = {one.name: one.when for one in shown.items}
         found = [_dated(gap, whens.get(gap.name)) for offer in offers for gap in _of(offer, {})]
-        return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused), shown.found
+        return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused), shown.items
     pipeline_id = pipeline.pipeline_id
     seen = steadily(spec.name, lambda: look(ledger, pipeline, Request(spec=spec, log=log)))
     with ledger.transaction() as connection:
@@ -137,11 +145,11 @@ def gaps_beside(
         )
         values = {"pipeline_id": pipeline_id, "count": LOSSES_SHOWN}
         erasures = rows(connection, "accept", "erasures", **values)
-    whens = {one.name: one.when for one in seen.shown.found}
+    whens = {one.name: one.when for one in seen.shown.items}
     found = [gap for offer in seen.matched.offers for gap in _of(offer, seen.free)]
-    next_look = seen.source.narrowed(None, partial(ledger.rows, pipeline_id=pipeline_id))
+    next_look = seen.source.narrow(None, partial(ledger.rows, pipeline_id=pipeline_id))
     if found and next_look != seen.source:
-        looked = {one.name for one in next_look.discover().found}
+        looked = {one.name for one in next_look.discover().items}
         found = [replace(gap, passed_by=gap.name not in looked) for gap in found]
     found = [_dated(gap, whens.get(gap.name)) for gap in found]
     found += held
@@ -150,10 +158,10 @@ def gaps_beside(
         pipeline=spec.name,
         gaps=tuple(found),
         refusals=seen.refusals,
-        losses=tuple(Loss(**r) for r in losses),
+        losses=tuple(AcceptedLoss(**r) for r in losses),
         erasures=tuple(Erasure(**r) for r in erasures),
     )
-    return answer, seen.shown.found
+    return answer, seen.shown.items
 
 
 def opened(ledger: Ledger, spec: Spec) -> list[Gap]:
@@ -171,18 +179,18 @@ def _opened(connection: sa.Connection, spec: Spec, pipeline_id: int) -> list[Gap
 
 def _held(claim: Row) -> Gap:
     """The claim of an open batch, as a gap."""
-    values = {**claim, "state": State(claim["state"])}
+    values = {**claim, "state": GapReason(claim["state"])}
     start, end = values.pop("interval_start"), values.pop("interval_end")
     return Gap(**values, interval=(start, end) if start else None)
 
 
 def _dated(gap: Gap, when: datetime | None) -> Gap:
-    if gap.state is not State.UNCLAIMED or when is None:
+    if gap.state is not GapReason.UNCLAIMED or when is None:
         return gap
     return replace(gap, day=when.astimezone(UTC).date())
 
 
-def unplanned(spec: Spec) -> tuple[Shown, list[Offer], tuple[Refusal, ...]]:
+def unplanned(spec: Spec) -> tuple[SourceListing, list[Offer], tuple[Refusal, ...]]:
     """What a first plan would see: all that is there, what it may take, and what is refused.
 
     FileNotFoundError: look again.
@@ -195,8 +203,8 @@ def unplanned(spec: Spec) -> tuple[Shown, list[Offer], tuple[Refusal, ...]]:
 
 def _of(offer: Offer, free: Spans) -> Iterator[Gap]:
     """The ranges of one offer that no batch has."""
-    for start, end in unclaimed(offer, free):
-        yield Gap(name=offer.name, start=start, end=end, state=State.UNCLAIMED)
+    for start, end in unclaimed_ranges(offer, free):
+        yield Gap(name=offer.name, start=start, end=end, state=GapReason.UNCLAIMED)
     reached = max(offer.end, offer.start, offer.known.reached if offer.known else 0)
     if reached < offer.ahead:
-        yield Gap(name=offer.name, start=reached, end=offer.ahead, state=State.WAITING)
+        yield Gap(name=offer.name, start=reached, end=offer.ahead, state=GapReason.WAITING)

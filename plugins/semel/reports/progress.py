@@ -20,13 +20,13 @@ from semel.model.batch import Log
 from semel.model.reasons import Said
 from semel.pipeline.spec import Spec
 from semel.reports.gaps import Gap, Gaps, gaps_beside
-from semel.reports.gaps import State as GapState
-from semel.sources import Found
+from semel.reports.gaps import GapReason as GapState
+from semel.sources import SourceItem
 
 _UNSETTLED = ("unclaimed", "waiting", "refused", "open")
 
 
-class State(Said):
+class CellState(Said):
     """A pipeline's progress in one interval, or in all; the worst ones first within each half."""
 
     BROKEN = "broken", "Its file is wrong, and it gets no runs. `semel validate` says why."
@@ -59,7 +59,7 @@ class State(Said):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class SourceCell:
     """The number of names (files) that the source shows in a cell, and of those not all finalized.
 
     `open`: an open batch has some of it. A name may count as several of unclaimed, waiting, refused
@@ -77,7 +77,7 @@ class Seen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class CellFacts:
     """The facts that decide a cell's state. `done`: some of it is finalized. `between`: there is
     something before it and something after it.
     """
@@ -92,23 +92,23 @@ class Facts:
     between: bool
 
 
-def judge(facts: Facts) -> State:
+def judge(facts: CellFacts) -> CellState:
     """The state of a cell: the first that applies. `looked`: the source was surveyed."""
     if facts.refused:
-        return State.REFUSED
+        return CellState.REFUSED
     if facts.failed:
-        return State.FAILED
+        return CellState.FAILED
     if facts.open:
-        return State.IN_WORK
+        return CellState.IN_WORK
     if facts.unclaimed:
-        return State.PARTLY if facts.done else State.UNCLAIMED
+        return CellState.PARTLY if facts.done else CellState.UNCLAIMED
     if facts.waiting:
-        return State.WAITING
+        return CellState.WAITING
     if facts.done:
-        return State.FINALIZED if facts.looked else State.DONE
+        return CellState.FINALIZED if facts.looked else CellState.DONE
     if not facts.looked:
-        return State.NO_BATCH
-    return State.EMPTY if facts.between else State.NOTHING
+        return CellState.NO_BATCH
+    return CellState.EMPTY if facts.between else CellState.NOTHING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ class Sight:
     """One look at the source: its gaps, and all that it shows."""
 
     gaps: Gaps
-    found: Sequence[Found] = field(repr=False)
+    found: Sequence[SourceItem] = field(repr=False)
 
     @classmethod
     def of(cls, ledger: Ledger, spec: Spec, log: Log = lambda _: None) -> "Sight":
@@ -151,7 +151,7 @@ class Sight:
         """Whether the source shows something of [start, end)."""
         return any(item.when and start <= item.when < end for item in self.found)
 
-    def seen(self, edges: list[datetime]) -> list[Seen]:
+    def seen(self, edges: list[datetime]) -> list[SourceCell]:
         """What the source shows in each cell. The last item covers everything outside the cells."""
         times = self.times
         counted: list[dict[str, set[str]]] = [defaultdict(set) for _ in edges]
@@ -176,7 +176,7 @@ class Sight:
         for gap in of(GapState.UNCLAIMED):
             left[gap.name] += gap.end - gap.start
         return [
-            Seen(
+            SourceCell(
                 left=sum(left[name] for name in one["unclaimed"]),
                 **{kind: len(names) for kind, names in one.items()},
             )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take 
     from semel.runs.downstream import Link
     from semel.runs.replay import Replayed, Root
     from semel.runs.requarantine import Admitted
-    from semel.sources import Received, Refusal
+    from semel.sources import ReceiveResult, Refusal
     from semel.stage import Staged
 
 _NOTHING_BELOW = (
@@ -236,9 +236,9 @@ def interval(start: datetime, end: datetime) -> str:
     return f"{start:%F %H:%M} to {shown} UTC"
 
 
-def receive(answer: "Received", reads: str) -> str:
+def receive(answer: "ReceiveResult", reads: str) -> str:
     """What came into the spool. `reads`: what reads it."""
-    return f"receive: {answer.told()}\nnext: {reads}"
+    return f"receive: {answer.describe()}\nnext: {reads}"
 
 
 def stage(answer: "Staged") -> str:

@@ -19,7 +19,7 @@ from semel.model.batch import Log
 from semel.pipeline.spec import Spec
 from semel.runs import replay
 from semel.runs.replay import Replayed
-from semel.stage import Engine
+from semel.stage import JobEngine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ def refuse(spec: Spec, links: list[Link], *, alone: str) -> None:
 def run(
     ledger: Ledger,
     links: list[Link],
-    engine: Engine,
+    engine: JobEngine,
     log: Log,
     *,
     request: str | None,

@@ -40,7 +40,7 @@ from semel.plan.abandon import abandon
 from semel.plan.register import register
 from semel.runs.run import finish
 from semel.sources import Offer
-from semel.stage import Engine
+from semel.stage import JobEngine
 from semel.stage.replayed import check_source, check_verdicts, erased, has_letters, outputs
 
 Anew = list[tuple[Claim, Offer]]
@@ -264,7 +264,7 @@ def run(
     spec: Spec,
     request_key: str,
     root: int,
-    engine: Engine,
+    engine: JobEngine,
     log: Log = print,
 ) -> Replayed:
     """Plan, stage, commit and finalize the replay of one batch. Resumes where it stopped."""
@@ -274,7 +274,7 @@ def run(
 
 
 def run_all(
-    ledger: Ledger, spec: Spec, request_key: str, roots: list[int], engine: Engine, log: Log
+    ledger: Ledger, spec: Spec, request_key: str, roots: list[int], engine: JobEngine, log: Log
 ) -> Iterator[Replayed]:
     """Replay some batches, one after another. An error ends it; earlier ones stay replayed."""
     for at, root in enumerate(roots, 1):
@@ -371,7 +371,7 @@ def renewed(ledger: Ledger, spec: Spec, batch_id: int) -> Anew:
     if spec.source.upstream is None:
         return []
     claims = [Claim.from_row(r) for r in ledger.rows("plan", "claims", batch_id=batch_id)]
-    return open_source(spec).renewed(claims, batch_id)
+    return open_source(spec).find_replaced(claims, batch_id)
 
 
 def _names(anew: Anew) -> list[str]:

@@ -24,7 +24,7 @@ from semel.plan.register import register
 from semel.runs import replay
 from semel.runs.replay import SILENT_SECONDS, finish_or_refuse, insert, outdated
 from semel.runs.run import finish
-from semel.stage import Engine
+from semel.stage import JobEngine
 from semel.stage.replayed import check_source, check_verdicts, has_letters
 
 _MEANWHILE = "another request began to judge the dead letters of batch {root} at the same time"
@@ -127,7 +127,7 @@ def plan(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | Non
 
 
 def run(
-    ledger: Ledger, spec: Spec, request_key: str, root: int, engine: Engine, log: Log = print
+    ledger: Ledger, spec: Spec, request_key: str, root: int, engine: JobEngine, log: Log = print
 ) -> Admitted:
     """Plan, stage, commit and finalize an admission. The same request resumes where it stopped."""
     batch = plan(ledger, spec, request_key, root)

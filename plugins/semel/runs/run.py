@@ -13,7 +13,7 @@ from semel.ledger import Ledger
 from semel.model.batch import Log
 from semel.pipeline.spec import Spec
 from semel.plan import Plan, plan
-from semel.stage import Engine, Staged, stage
+from semel.stage import JobEngine, Staged, stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ def run_batch(
     ledger: Ledger,
     spec: Spec,
     request_key: str,
-    engine: Engine,
+    engine: JobEngine,
     interval: tuple[datetime, datetime] | None = None,
     log: Log = print,
 ) -> Ran:
@@ -67,7 +67,7 @@ def run_batch(
     )
 
 
-def finish(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log) -> Finalized:
+def finish(ledger: Ledger, spec: Spec, batch_id: int, engine: JobEngine, log: Log) -> Finalized:
     """Stage, commit and finalize a planned batch. Steps already done are skipped."""
     steps = steps_of(ledger, spec, batch_id, engine, log)
     steps["stage"]()
@@ -76,7 +76,7 @@ def finish(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log) 
 
 
 def steps_of(
-    ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log
+    ledger: Ledger, spec: Spec, batch_id: int, engine: JobEngine, log: Log
 ) -> dict[str, Callable[[], Any]]:
     """The remaining steps of a planned batch, by verb, in order.
 

@@ -28,11 +28,11 @@ _NEAR = 20
 """How far back the newest notes are looked for first, as a multiple of their number."""
 
 
-class OutputGoneError(TerminalError):
+class OutputLostError(TerminalError):
     """Published rows were deleted by the target's own retention or compaction."""
 
 
-class SupersededError(OutputGoneError):
+class SupersededError(OutputLostError):
     """Raised after the surviving rows: newer rows with the same key have replaced the rest."""
 
 
@@ -48,7 +48,7 @@ class Presence(StrEnum):
     WRONG = "wrong"
 
 
-class Act(StrEnum):
+class FinalizeAction(StrEnum):
     """What finalize does with a file of the manifest."""
 
     PUBLISH = "publish"
@@ -57,19 +57,19 @@ class Act(StrEnum):
 
 
 # Keeps F1.
-def judge(staged: Presence, target: Presence) -> Act:
+def judge(staged: Presence, target: Presence) -> FinalizeAction:
     """The decision table, with all nine cases."""
     match staged, target:
         case Presence.RIGHT, Presence.ABSENT:
-            return Act.PUBLISH
+            return FinalizeAction.PUBLISH
         case ((Presence.ABSENT | Presence.RIGHT), Presence.RIGHT):
-            return Act.NOTHING
+            return FinalizeAction.NOTHING
         case _:
-            return Act.FAIL
+            return FinalizeAction.FAIL
 
 
 @dataclass(frozen=True, kw_only=True)
-class Won:
+class CommittedBatch:
     """A committed batch, ready for a sink to publish.
 
     `files` are the data files of the winner's manifest, in its order. `schema` has their columns,
@@ -92,7 +92,7 @@ class Won:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Old:
+class ReplacedOutput:
     """The outputs of one batch that a replay replaces. `batches` made them, the first one first;
     all share one place in the commit order.
 
@@ -107,7 +107,7 @@ class Old:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Note:
+class BatchNote:
     """A target's record of a batch. `rows` counts the rows published or accepted as refused.
 
     `ledger`: see `Pipeline.ledger`. `fence` and `ledger` are None where the rows themselves are the
@@ -122,7 +122,7 @@ class Note:
     ledger: str | None
 
 
-def near(has: int, count: int) -> Iterable[int]:
+def search_starts(has: int, count: int) -> Iterable[int]:
     """The batches from which the newest `count` notes are looked for: first a little before the
     last one that is known, so that of many notes not all are read; then 0.
     """
@@ -131,21 +131,23 @@ def near(has: int, count: int) -> Iterable[int]:
 
 def notes_of_rows(
     pipeline: str, has: int, most: int, look: Callable[[int], Sequence[tuple[int, int, int]]]
-) -> list[Note]:
+) -> list[BatchNote]:
     """The notes of the newest `most` batches, where the rows themselves are the record. `look`:
     batch, place in the order of commits, and number of rows, of `most` batches since one.
     """
     found: Sequence[tuple[int, int, int]] = ()
-    for first in near(has, most):
+    for first in search_starts(has, most):
         if len(found := look(first)) == most:
             break
     return [
-        Note(pipeline=pipeline, batch_id=batch, commit_seq=seq, fence=None, rows=n, ledger=None)
+        BatchNote(
+            pipeline=pipeline, batch_id=batch, commit_seq=seq, fence=None, rows=n, ledger=None
+        )
         for batch, seq, n in found
     ]
 
 
-class Newest(NamedTuple):
+class NotesQuery(NamedTuple):
     """Asks for the newest `count` notes of a pipeline, and any note of another pipeline. A sink
     that would have to read everything to find them reads instead what came last, and since an
     attempt `staged` (the folder of its data files), if the note of the batch `has` is there: of
@@ -158,7 +160,7 @@ class Newest(NamedTuple):
     has: int | None
 
 
-class Damaged(NamedTuple):
+class DamagedNote(NamedTuple):
     """Something unreadable in place of a batch's note. `what`: where it is, and what is wrong."""
 
     batch_id: int
@@ -168,9 +170,9 @@ class Damaged(NamedTuple):
 class Notes(NamedTuple):
     """Notes of a target. `complete`: all that were asked for, none damaged."""
 
-    found: tuple[Note, ...]
+    found: tuple[BatchNote, ...]
     complete: bool = True
-    damaged: tuple[Damaged, ...] = ()
+    damaged: tuple[DamagedNote, ...] = ()
 
     def check(self) -> None:
         """CorruptionError if any note is damaged."""
@@ -178,7 +180,7 @@ class Notes(NamedTuple):
             raise CorruptionError("; ".join(one.what for one in self.damaged[:_DAMAGED_SHOWN]))
 
 
-class Refused(NamedTuple):
+class RefusedRows(NamedTuple):
     """Rows that a sink will refuse, by row number in a table (int64, ascending), and the reason.
 
     `reason` is one word. `detail` names the column or constraint, and quotes no value.
@@ -189,13 +191,13 @@ class Refused(NamedTuple):
     detail: str
 
 
-class Refuses(Protocol):
+class RowChecker(Protocol):
     """Finds the rows that a sink will refuse. It is sent to tasks and holds no connection."""
 
     notes: tuple[str, ...]
     """For the operator: what it cannot tell beforehand."""
 
-    def __call__(self, table: "pa.Table") -> list[Refused]: ...
+    def __call__(self, table: "pa.Table") -> list[RefusedRows]: ...
 
 
 class Sink(ABC):
@@ -219,7 +221,7 @@ class Sink(ABC):
         """There is nothing to let go of."""
 
     @abstractmethod
-    def check(self, schema: "pa.Schema | None", staged: Path) -> Refuses | None:
+    def check(self, schema: "pa.Schema | None", staged: Path) -> RowChecker | None:
         """Refuse early whatever is known to fail. By stage, in the driver, on each attempt.
 
         `schema`: the columns of the output; None if only a transform's job will tell them.
@@ -229,7 +231,7 @@ class Sink(ABC):
         TerminalError: the target does not fit. RetryableError: it does not answer.
         """
 
-    def check_replace(self, old: Old) -> tuple[str, ...]:
+    def check_replace(self, old: ReplacedOutput) -> tuple[str, ...]:
         """Refuse to replace published output. By plan and stage of a replay, before any work.
 
         Returns sentences for the operator. TerminalError: this sink cannot replace it; the message
@@ -251,13 +253,13 @@ class Sink(ABC):
         """The name that a data file will get, unique for (batch, part). Pure; by stage's seal."""
         return f"{self.address}#b{batch_id:08d}-{part:05d}"
 
-    def mend(self, won: Won) -> None:  # noqa: ARG002
+    def repair_published(self, won: CommittedBatch) -> None:  # noqa: ARG002
         """Put there again what of a landed batch is gone, where nobody could read the target
         without. By finalize, before it asks anything. Errors as of `publish`.
         """
 
     @abstractmethod
-    def look(self, won: Won) -> Sequence[Presence]:
+    def query_presence(self, won: CommittedBatch) -> Sequence[Presence]:
         """Report which of `won.files` are there. By finalize, in the driver, before each publish.
 
         Definitive: if a call begun earlier lands something after this answer, the next publish
@@ -265,7 +267,7 @@ class Sink(ABC):
         """
 
     @abstractmethod
-    def publish(self, won: Won, missing: "Sequence[ManifestFile]") -> None:
+    def publish(self, won: CommittedBatch, missing: "Sequence[ManifestFile]") -> None:
         """Make the rows of these files visible. By finalize; it may run twice, even at once.
 
         Idempotent by batch. It never replaces what another call has made; what a faster twin made
@@ -274,7 +276,7 @@ class Sink(ABC):
         rows, and none is visible.
         """
 
-    def publish_accepting(self, won: Won, keep: "Callable[[pa.Table], None]") -> None:  # noqa: ARG002
+    def publish_accepting(self, won: CommittedBatch, keep: "Callable[[pa.Table], None]") -> None:  # noqa: ARG002
         """Make visible the rows that the target takes. By finalize, once a person has accepted it.
 
         `keep` gets the refused rows before the others become visible, with each row's reason in the
@@ -286,13 +288,13 @@ class Sink(ABC):
             next=f"semel show {won.batch_id}",
         )
 
-    def marked(self, won: Won, marker: Path) -> None:  # noqa: ARG002
+    def copy_marker(self, won: CommittedBatch, marker: Path) -> None:  # noqa: ARG002
         """Keep a copy of the marker with the output, for readers who do not see the archive. By
         finalize, once the marker is durable, and before the ledger says so; it may run twice, even
         at once, and late. It never puts an older copy over a newer one. Errors as of `publish`.
         """
 
-    def remove(self, old: "Published") -> int:  # noqa: ARG002
+    def remove_files(self, old: "Published") -> int:  # noqa: ARG002
         """Remove the files of a replaced output, where its `declared` is `in_files`. By collect,
         once `limits.keep_replaced` is over; again where it died. Returns the bytes freed.
 
@@ -300,11 +302,11 @@ class Sink(ABC):
         """
         return 0
 
-    def refused(self, won: Won) -> int:  # noqa: ARG002
+    def count_refused(self, won: CommittedBatch) -> int:  # noqa: ARG002
         """The number of rows in a published batch whose refusal was accepted."""
         return 0
 
-    def notes(self, newest: "Newest | None" = None) -> "Notes | None":  # noqa: ARG002
+    def notes(self, newest: "NotesQuery | None" = None) -> "Notes | None":  # noqa: ARG002
         """The target's own notes on all batches that have landed, from any pipeline.
 
         By plan, before a pipeline is registered; by stage and finalize, which ask for the `newest`
@@ -313,14 +315,14 @@ class Sink(ABC):
         """
         return None
 
-    def strays(self, known: Collection[int]) -> dict[int, int]:  # noqa: ARG002
+    def count_strays(self, known: Collection[int]) -> dict[int, int]:  # noqa: ARG002
         """Count rows in the whole target that belong to batches other than `known`, by batch.
 
         By the audit, within the sink's own block. Empty if files tell it by their names.
         """
         return {}
 
-    def counted(
+    def merged_windows(
         self, level: int, since: "datetime", until: "datetime | None", count: int
     ) -> "list[dict[str, Any]]":
         """The merged rows of windows that begin in [since, until), as docs/aggregates.md has them:
@@ -335,11 +337,11 @@ class Sink(ABC):
             f"{self.address} has no view that merges the rows of windows", next=NO_STEP
         )
 
-    def unmerged(self) -> int:
+    def count_unmerged(self) -> int:
         """How many partial rows readers of the merged rows do not see. By the audit."""
         return 0
 
-    def query(self) -> str:
+    def merged_query(self) -> str:
         """A statement that reads the same. For a person. TerminalError as before."""
         raise self._no_view()
 
@@ -356,7 +358,7 @@ class Sink(ABC):
         """
 
 
-class Remote(Sink):
+class RemoteSink(Sink):
     """A sink in a service: a table, a topic, a store of objects.
 
     `replaceable`: a replay replaces the rows of its batch there. `self_noted`: its rows are the
@@ -367,10 +369,10 @@ class Remote(Sink):
     self_noted: bool = False
 
     @abstractmethod
-    def notes(self, newest: Newest | None = None) -> Notes:
+    def notes(self, newest: NotesQuery | None = None) -> Notes:
         """As of any sink. Markers do not tell what a service holds."""
 
-    def strays(self, known: Collection[int]) -> dict[int, int]:
+    def count_strays(self, known: Collection[int]) -> dict[int, int]:
         """As of any sink, where rows are their own notes."""
         found: dict[int, int] = {}
         for note in self.notes().found:

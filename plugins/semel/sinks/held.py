@@ -12,10 +12,10 @@ from pathlib import Path
 
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import TerminalError
-from semel.sinks import Note, Remote
+from semel.sinks import BatchNote, RemoteSink
 
 
-class Told(StrEnum):
+class MarkerVerdict(StrEnum):
     """What the markers say about a batch."""
 
     LISTED = "listed"
@@ -33,7 +33,7 @@ class Holds(StrEnum):
     OTHER = "other"
 
 
-class Finding(StrEnum):
+class BatchVerdict(StrEnum):
     """The verdict on a batch."""
 
     FINE = "fine"
@@ -43,23 +43,23 @@ class Finding(StrEnum):
 
 
 # Keeps H1.
-def judge(told: Told, holds: Holds) -> Finding:
+def judge(told: MarkerVerdict, holds: Holds) -> BatchVerdict:
     """The decision table, with all nine cases."""
     match told, holds:
-        case Told.LISTED, Holds.NOTHING:
-            return Finding.MISSING
+        case MarkerVerdict.LISTED, Holds.NOTHING:
+            return BatchVerdict.MISSING
         case _, Holds.NOTHING:
-            return Finding.FINE
-        case Told.UNKNOWN, _:
-            return Finding.STRAY
+            return BatchVerdict.FINE
+        case MarkerVerdict.UNKNOWN, _:
+            return BatchVerdict.STRAY
         case _, Holds.SAME:
-            return Finding.FINE
+            return BatchVerdict.FINE
         case _:
-            return Finding.OTHER
+            return BatchVerdict.OTHER
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class KnownBatch:
     """A batch that may be in the target, by the markers or the ledger. `root`: see `Batch.root`.
 
     `left`: its rows without those that were erased. `finalized_at`: by the ledger; markers do not
@@ -72,10 +72,10 @@ class Known:
     fence: int
     rows: int
     left: int
-    told: Told
+    told: MarkerVerdict
     finalized_at: datetime | None = None
 
-    def holds(self, note: Note | None) -> Holds:
+    def holds(self, note: BatchNote | None) -> Holds:
         """Compare it with the target's note."""
         if note is None:
             return Holds.NOTHING
@@ -91,19 +91,19 @@ class Known:
 class Differences:
     """Differences between target and markers. `foreign`: notes of other pipelines or ledgers."""
 
-    missing: tuple[Known, ...] = ()
-    others: tuple[Note, ...] = ()
-    strays: tuple[Note, ...] = ()
-    foreign: tuple[Note, ...] = ()
+    missing: tuple[KnownBatch, ...] = ()
+    others: tuple[BatchNote, ...] = ()
+    strays: tuple[BatchNote, ...] = ()
+    foreign: tuple[BatchNote, ...] = ()
 
 
 def compare(
-    pipeline: str, ledger: str | None, known: Iterable[Known], notes: Iterable[Note]
+    pipeline: str, ledger: str | None, known: Iterable[KnownBatch], notes: Iterable[BatchNote]
 ) -> Differences:
     """Compare a target's notes with the batches that may be there. `ledger`: None accepts any."""
     batches = {one.batch_id: one for one in known}
-    own: dict[int, Note] = {}
-    found: dict[Finding, list] = {finding: [] for finding in Finding}
+    own: dict[int, BatchNote] = {}
+    found: dict[BatchVerdict, list] = {finding: [] for finding in BatchVerdict}
     foreign = []
     for note in notes:
         says = note.fence is not None
@@ -112,20 +112,20 @@ def compare(
             continue
         own[note.batch_id] = note
         one = batches.get(note.batch_id)
-        told, holds = (one.told, one.holds(note)) if one else (Told.UNKNOWN, Holds.OTHER)
+        told, holds = (one.told, one.holds(note)) if one else (MarkerVerdict.UNKNOWN, Holds.OTHER)
         found[judge(told, holds)].append(note)
     for number, one in batches.items():
         if number not in own:
             found[judge(one.told, Holds.NOTHING)].append(one)
     return Differences(
-        missing=tuple(found[Finding.MISSING]),
-        others=tuple(found[Finding.OTHER]),
-        strays=tuple(found[Finding.STRAY]),
+        missing=tuple(found[BatchVerdict.MISSING]),
+        others=tuple(found[BatchVerdict.OTHER]),
+        strays=tuple(found[BatchVerdict.STRAY]),
         foreign=tuple(foreign),
     )
 
 
-def refuse_foreign(address: str, pipeline: str, foreign: Iterable[Note]) -> None:
+def refuse_foreign(address: str, pipeline: str, foreign: Iterable[BatchNote]) -> None:
     """TerminalError: another pipeline, or a pipeline of another ledger, published rows there."""
     foreign = list(foreign)
     if not foreign:
@@ -141,7 +141,7 @@ def refuse_foreign(address: str, pipeline: str, foreign: Iterable[Note]) -> None
     )
 
 
-def _those(found: Iterable[Note | Known]) -> str:
+def _those(found: Iterable[BatchNote | KnownBatch]) -> str:
     return named({one.batch_id for one in found})
 
 
@@ -156,7 +156,7 @@ def named(batches: Collection[int]) -> str:
 
 
 # Keeps H2.
-def refuse(sink: Remote, pipeline: str, archive: Path, found: Differences) -> None:
+def refuse(sink: RemoteSink, pipeline: str, archive: Path, found: Differences) -> None:
     """TerminalError: the target differs from the markers in `archive`. Reports the worst difference
     first.
     """
@@ -177,12 +177,12 @@ def refuse(sink: Remote, pipeline: str, archive: Path, found: Differences) -> No
         raise _missing(sink, pipeline, archive, found.missing)
 
 
-def _numbers(found: Iterable[Note]) -> list[int]:
+def _numbers(found: Iterable[BatchNote]) -> list[int]:
     return sorted({note.batch_id for note in found})
 
 
 def _missing(
-    sink: Remote, pipeline: str, archive: Path, found: Collection[Known]
+    sink: RemoteSink, pipeline: str, archive: Path, found: Collection[KnownBatch]
 ) -> TerminalError:
     """The error for a target without notes for batches that the markers list."""
     roots = sorted({one.root for one in found})
@@ -211,7 +211,7 @@ def _missing(
     return TerminalError(f"{what}{erased}; or, where their rows are gone, {again}")
 
 
-def were_erased(sink: Remote, pipeline: str, found: Collection[Known]) -> str:
+def were_erased(sink: RemoteSink, pipeline: str, found: Collection[KnownBatch]) -> str:
     """What to do if somebody has erased missing rows on purpose, where rows are the only notes."""
     if not sink.self_noted:
         return ""

@@ -13,7 +13,7 @@ from semel.declare.ddl import ColumnType
 from semel.declare.parts import FolderWindow, Text, folder_head, twice
 from semel.declare.yaml import Key, Problem, Problems
 from semel.formats.table import SINKS
-from semel.sinks.spec import Declared
+from semel.sinks.spec import SinkSpec
 
 if TYPE_CHECKING:
     from semel.model.manifest import StagedFile
@@ -32,7 +32,7 @@ _Folder = Annotated[
 ]
 
 
-class InFiles(Declared):
+class FileSinkSpec(SinkSpec):
     """Files that are only ever added, whole batches at a time."""
 
     in_files: ClassVar[bool] = True
@@ -102,7 +102,7 @@ class InFiles(Declared):
         return folders
 
     @model_validator(mode="after")
-    def _check(self) -> "InFiles":
+    def _check(self) -> "FileSinkSpec":
         fields = {field for _, field, *_ in Formatter().parse(self.file_name)}
         if "window" in fields and len(self.windows) != 1:
             why = f"has {{window}}, and partition_by has {len(self.windows)} windows, not one"

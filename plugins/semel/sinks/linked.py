@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from semel.model.manifest import ManifestFile
-from semel.sinks import Presence, Won
+from semel.sinks import Presence, CommittedBatch
 from semel.storage import checksum, link_new, make_folder, sync_folder
 
 CHECKSUMS_AT_ONCE = 4
@@ -21,7 +21,7 @@ Inode = tuple[int, int, int]
 """Device, number and time of the last change (ns) of a file, under whichever name."""
 
 
-class Looks:
+class LinkedFiles:
     """What is under names, by size and checksum. A file that has two names is read once."""
 
     def __init__(self) -> None:
@@ -49,16 +49,16 @@ class Looks:
 class Linked:
     """Files below one folder: a sink's `look` and `publish`."""
 
-    def __init__(self, root: Path, looks: Looks) -> None:
+    def __init__(self, root: Path, looks: LinkedFiles) -> None:
         self.root = root
         self._looks = looks
 
-    def look(self, won: Won) -> Sequence[Presence]:
+    def query_presence(self, won: CommittedBatch) -> Sequence[Presence]:
         """By the final names."""
         return self._looks.of((file, file.final_path) for file in won.files)
 
     # Keeps F5.
-    def publish(self, won: Won, missing: Sequence[ManifestFile]) -> None:
+    def publish(self, won: CommittedBatch, missing: Sequence[ManifestFile]) -> None:
         """Link what is missing; when nothing is, make the names of all durable.
 
         The staged names stay: a file is never under neither name, also on file systems that log

@@ -4,7 +4,7 @@ import re
 from string import Formatter
 
 from semel.formats.table import SINKS
-from semel.sinks.spec import NO_WINDOW, Declared
+from semel.sinks.spec import NO_WINDOW, SinkSpec
 
 NUMBER = r"[0-9]{1,18}"  # Fits a bigint: a longer one is not ours.
 _WINDOW = rf"{NO_WINDOW}|[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:T[0-9]+)?(?:[+-][0-9]+)?"
@@ -13,7 +13,7 @@ _WINDOW = rf"{NO_WINDOW}|[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:T[0-9]+)?(?:[+-][0-9
 class OutputNames:
     """The names that a declaration gives to the files of a pipeline."""
 
-    def __init__(self, declared: Declared, pipeline: str) -> None:
+    def __init__(self, declared: SinkSpec, pipeline: str) -> None:
         self._declared, self._pipeline = declared, pipeline
         self._pattern = _pattern(declared.file_name, pipeline)
 

@@ -46,7 +46,7 @@ MARKERS = "markers"
 """The folder of the success markers, in an archive."""
 
 
-class Declared(Model):
+class SinkSpec(Model):
     """What the declarations of all sinks have.
 
     `place`: the keys that say where the rows are, and how one gets there; `way`: those that say
@@ -180,7 +180,7 @@ class Declared(Model):
         return self.file_name.format(pipeline=pipeline, window=window or NO_WINDOW, **numbers)
 
 
-class Service(Declared):
+class ServiceSinkSpec(SinkSpec):
     """A sink that is no folder: tasks write Parquet files, whose rows it takes."""
 
     format: ClassVar[str] = "parquet"
@@ -194,7 +194,7 @@ class Service(Declared):
         return (self.connection,) if self.connection else ()
 
 
-def declarations() -> tuple[type[Declared], ...]:
+def declarations() -> tuple[type[SinkSpec], ...]:
     """The declarations of all kinds. No Arrow and no client library is imported for them."""
     return tuple(import_module(f"semel.sinks.{kind}.spec").DECLARED for kind in KINDS)
 

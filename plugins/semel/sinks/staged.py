@@ -7,14 +7,17 @@ import pyarrow as pa
 
 from semel.errors import CorruptionError
 from semel.formats.pieces import PIECE_BYTES_MAX, pieces
-from semel.sinks import Won
+from semel.sinks import CommittedBatch
 
 if TYPE_CHECKING:
     from semel.model.manifest import ManifestFile
 
 
 def staged(
-    won: Won, *, files: "Sequence[ManifestFile] | None" = None, bytes_max: int = PIECE_BYTES_MAX
+    won: CommittedBatch,
+    *,
+    files: "Sequence[ManifestFile] | None" = None,
+    bytes_max: int = PIECE_BYTES_MAX,
 ) -> Iterator[pa.RecordBatch]:
     """All rows of a batch, or of some of its files, in their order, in pieces of `bytes_max` or of
     one row.
@@ -32,7 +35,7 @@ def staged(
 
 
 def check_count(
-    won: Won, landed: int, files: "Sequence[ManifestFile] | None" = None
+    won: CommittedBatch, landed: int, files: "Sequence[ManifestFile] | None" = None
 ) -> None:
     """CorruptionError when the staged files do not hold as many rows as the manifest says."""
     wanted = sum(file.records for file in (won.files if files is None else files))

@@ -7,7 +7,7 @@ partition of a topic), how to recognise it, and how to read its records.
 How a plan asks a source:
 1. `narrowed` may leave out what no plan of its times can take, and `discover` lists what the
    source shows now;
-2. the ledger says which of that is settled, and adds what it knows about the rest (`Known`);
+2. the ledger says which of that is settled, and adds what it knows about the rest (`LedgerView`);
 3. `match` sorts it into offers, refusals and closed partitions; it is pure, except that it may read
    again what the source shows;
 4. the ledger says which ranges of the offers are free, and `stop` cuts them at a record's end.
@@ -50,7 +50,7 @@ Evidence = dict[str, Any]
 
 
 @dataclass(kw_only=True)
-class Received:
+class ReceiveResult:
     """What a receive has put into the spool. `size`: bytes of the values. `redelivered`: messages
     of which the queue said that it delivers them again. `unacknowledged`: those whose
     acknowledgement failed: they come again. `oldest_seconds`: how long the oldest had waited.
@@ -67,7 +67,7 @@ class Received:
     ended_by: str | None = None
     waiting: int | None = None
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """In words."""
         again = f" ({self.redelivered:,} redelivered so far)" if self.redelivered else ""
         of = f"{count(self.messages, 'message')}{again}"
@@ -87,7 +87,7 @@ class Received:
         return said + left
 
 
-class Found(Protocol):
+class SourceItem(Protocol):
     """Something that a source shows, which may be a source partition.
 
     `identity` survives a rename. Among open partitions, names and identities are each unique.
@@ -167,30 +167,30 @@ class Partition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class SourceListing:
     """What a source shows now, oldest first, and what it cannot tell apart or read. `notes`: lines
     about what was done for that. `private`: names that only who has read of them reads.
     """
 
-    found: Sequence[Found]
+    items: Sequence[SourceItem]
     refused: list[Refusal]
     notes: tuple[str, ...] = ()
     private: frozenset[str] = frozenset()
 
-    def looks(self) -> Iterable[str]:
+    def signatures(self) -> Iterable[str]:
         """How each thing looks, in their order: what the ledger knows of one that is settled.
 
         Two slashes part the three: no name or identity holds two in a row.
         """
-        return (f"{one.name}//{one.identity}//{one.fingerprint}" for one in self.found)
+        return (f"{one.name}//{one.identity}//{one.fingerprint}" for one in self.items)
 
     def at(self, places: list[int]) -> list[Any]:
         """The things at some places of `found`."""
-        return [self.found[place] for place in places]
+        return [self.items[place] for place in places]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class LedgerView:
     """What the ledger knows about the things that a source shows.
 
     `partitions` are open and not settled. `unsettled` are the things shown that match no settled
@@ -205,10 +205,10 @@ class Known:
     orphans: frozenset[int] = frozenset()
 
 
-def nothing_known(shown: Shown) -> Known:
+def nothing_known(shown: SourceListing) -> LedgerView:
     """The ledger's knowledge before the first plan: none."""
-    return Known(
-        partitions=[], unsettled=list(shown.found), refused=[], rows=lambda *_, **__: []
+    return LedgerView(
+        partitions=[], unsettled=list(shown.items), refused=[], rows=lambda *_, **__: []
     )
 
 
@@ -240,7 +240,7 @@ class Offer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Range:
+class TakenRange:
     """The positions [start, end) that a plan takes from one offer, and the evidence at `end`."""
 
     offer: Offer
@@ -250,7 +250,7 @@ class Range:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gone:
+class LostRange:
     """An open partition that has vanished or begun a new life, with `seen`, the end of what was
     seen; or one whose positions before `seen` have vanished. `where` names what holds its content
     now, if the source shows that and does not read it.
@@ -262,13 +262,13 @@ class Gone:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matched:
+class MatchResult:
     """The source's verdict on what it shows and what is known. Each thing is decided once."""
 
     offers: list[Offer]
     """Oldest first."""
     refused: list[Refusal]
-    gone: list[Gone]
+    lost: list[LostRange]
     retired: list[int] = field(default_factory=list)
     """Partitions that a new one contains entirely."""
     renamed: list[Partition] = field(default_factory=list)
@@ -283,7 +283,7 @@ class Matched:
     """Lines for the log about what is left to a batch that has not committed."""
 
 
-class Settled(NamedTuple):
+class SettledPartition(NamedTuple):
     """A source partition of a batch, and the position up to which all is finalized or lost."""
 
     name: str
@@ -292,7 +292,7 @@ class Settled(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Word:
+class Acceptance:
     """The effect of accepting a refused name.
 
     `offer` is read on in its known partition, or from its start in a new one. `ended` are the
@@ -304,7 +304,7 @@ class Word:
     superseded: list[Partition] = field(default_factory=list)
 
 
-class Look(NamedTuple):
+class ExecutorCheck(NamedTuple):
     """What tasks of `semel check` do on their executors: call `look` of a module with `values`. It
     raises what is wrong there, of which `part` is the name.
 
@@ -328,33 +328,33 @@ class Source(ABC):
     split_size: int
     """The approximate number of positions in one split."""
 
-    def narrowed(
+    def narrow(
         self, window: Window, rows: "Callable[..., list[Row]]"  # noqa: ARG002 - most list all
     ) -> "Source":
         """The same source, whose `discover` leaves out what no plan of these times can take. Before
-        that, in the driver. `rows`: as of `Known`. What is left out is not gone.
+        that, in the driver. `rows`: as of `LedgerView`. What is left out is not gone.
         """
         return self
 
     @abstractmethod
-    def discover(self) -> Shown:
+    def discover(self) -> SourceListing:
         """List what exists now, in any interval. In the driver, outside any transaction."""
 
-    def shows_all(self, shown: Shown) -> bool:  # noqa: ARG002 - what is there, is there
+    def is_complete(self, shown: SourceListing) -> bool:  # noqa: ARG002 - what is there, is there
         """Whether nothing from before is still to come to what is shown. In the driver, when a
         plan would leave nothing.
         """
         return True
 
     @abstractmethod
-    def match(self, shown: Shown, known: Known, window: Window) -> Matched:
+    def match(self, shown: SourceListing, known: LedgerView, window: Window) -> MatchResult:
         """Classify what is shown, and offer what may be read. Changes nothing; in the driver.
 
         FileNotFoundError: the source changed meanwhile; look again.
         """
 
-    def written_since(
-        self, found: Found, known: Partition | None  # noqa: ARG002 - most have one time
+    def unread_since(
+        self, found: SourceItem, known: Partition | None  # noqa: ARG002 - most have one time
     ) -> datetime | None:
         """Since when the unread part of something shown has been written, where its time is that of
         its last write. In the driver, when a plan does not take it. Returns None if nothing tells
@@ -363,11 +363,11 @@ class Source(ABC):
         return None
 
     @abstractmethod
-    def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
+    def refuse_lost(self, gone: LostRange, spans: list[tuple[int, int]]) -> Refusal:
         """The refusal shown for positions that vanished before anyone read them."""
 
     @abstractmethod
-    def stop(self, offer: Offer, start: int, end: int, room: int, *, first: bool) -> int:
+    def last_record_end(self, offer: Offer, start: int, end: int, room: int, *, first: bool) -> int:
         """The last end of a record in (start, end], at most `room` after `start`; `start` if there
         is none. `first`: nothing has been taken yet, so one record is taken in any case.
 
@@ -375,7 +375,7 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def room(self, offers: Sequence[Offer]) -> int:
+    def capacity(self, offers: Sequence[Offer]) -> int:
         """The positions of these offers that one batch may take, by the declared limits."""
 
     @abstractmethod
@@ -387,8 +387,15 @@ class Source(ABC):
 
     @abstractmethod
     def accept(
-        self, shown: Shown, known: Known, name: str, *, same: bool, start: int, is_open: bool
-    ) -> Word | None:
+        self,
+        shown: SourceListing,
+        known: LedgerView,
+        name: str,
+        *,
+        same: bool,
+        start: int,
+        is_open: bool,
+    ) -> Acceptance | None:
         """Decide what accepting a name means: read it from `start` as a new generation, or as the
         `same` partition. None: it is already read, in the partition that `is_open` under this name.
 
@@ -419,7 +426,7 @@ class Source(ABC):
         declare.
         """
 
-    def renewed(
+    def find_replaced(
         self, claims: Collection[Claim], batch_id: int  # noqa: ARG002 - most replace nothing
     ) -> list[tuple[Claim, Offer]]:
         """The claims of a finalized batch whose part the source has replaced by another one, each
@@ -431,7 +438,7 @@ class Source(ABC):
         """
         return []
 
-    def acknowledge(self, settled: Sequence[Settled]) -> str | None:  # noqa: ARG002
+    def acknowledge(self, settled: Sequence[SettledPartition]) -> str | None:  # noqa: ARG002
         """Report the position up to which each partition is finalized, if it is still the same
         partition. Called after `finalized`, if the declaration asks for it.
 
@@ -446,7 +453,7 @@ class Source(ABC):
         """
         return None
 
-    def put_away(self, known: Partition) -> bool:  # noqa: ARG002 - most kinds stay
+    def archive_part(self, known: Partition) -> bool:  # noqa: ARG002 - most kinds stay
         """Move or remove a part of which all is finalized, if it is as it was read and cannot grow.
         Returns whether it was. SourceError: it cannot be. Called if the declaration asks for it.
         """
@@ -466,7 +473,7 @@ class Source(ABC):
         SourceError: the content is no longer what was planned.
         """
 
-    def joins(self, claim: Claim) -> bool:  # noqa: ARG002
+    def can_join(self, claim: Claim) -> bool:  # noqa: ARG002
         """Whether a claim's bytes may be parsed together with those of other claims."""
         return False
 
@@ -486,13 +493,13 @@ class Source(ABC):
     def records_max(self, split: "Split", batch_id: int) -> int | None:
         """An upper bound for the number of records in a split. None: finding one takes too long."""
 
-    def probe(self) -> tuple[str, Look | None]:
+    def probe(self) -> tuple[str, ExecutorCheck | None]:
         """What is there, in words, and what executors are to look at. By `semel check`, in the
         driver.
 
         SemelError: it cannot be read; its `next` is what to do.
         """
-        return f"{len(self.discover().found)} to read", None
+        return f"{len(self.discover().items)} to read", None
 
     def service(self, horizon: timedelta) -> str | None:  # noqa: ARG002 - only queues have one
         """What the service says that fills what is read. None: there is none. By `semel check`.
@@ -502,7 +509,7 @@ class Source(ABC):
         return None
 
 
-def in_table(table: str) -> TerminalError:
+def delta_table_error(table: str) -> TerminalError:
     """The error of a source whose pattern finds files of a Delta table."""
     return TerminalError(
         f"{table}: it is a Delta table, and the source's pattern finds its files. Some of them may "
@@ -517,7 +524,7 @@ def in_window(when: datetime | None, window: Window) -> bool:
     return window is None or (when is not None and window[0] <= when < window[1])
 
 
-def unclaimed(offer: Offer, free: Spans) -> list[tuple[int, int]]:
+def unclaimed_ranges(offer: Offer, free: Spans) -> list[tuple[int, int]]:
     """The ranges of an offer that may be taken. `free` has those of each known partition."""
     known = offer.known
     spans = free.get(known.source_partition_id, []) if known else [(0, offer.end)]
@@ -526,7 +533,7 @@ def unclaimed(offer: Offer, free: Spans) -> list[tuple[int, int]]:
     return [(start, end) for start, end in spans if start < end]
 
 
-def as_read(offer: Offer, last: Range | None, *, settled: bool) -> Partition:
+def partition_after(offer: Offer, last: TakenRange | None, *, settled: bool) -> Partition:
     """A known partition as the plan will write it.
 
     Unless `settled`, the next plan looks again even if the partition looks the same.
@@ -546,7 +553,7 @@ def as_read(offer: Offer, last: Range | None, *, settled: bool) -> Partition:
     )
 
 
-def since(offer: Offer) -> Evidence:
+def start_evidence(offer: Offer) -> Evidence:
     """Where an offer's partition begins, as evidence: nothing before it is ever read. Empty: at 0.
 
     A claim that has it lets adopt know it, without the ledger.
@@ -560,17 +567,17 @@ GIVE_UP = "A batch that never committed can be given up"
 """Begins the advice that ends an error about claims. It applies to batches not yet finalized."""
 
 
-def of_finalized(error: Exception) -> str:
+def finalized_reason(error: Exception) -> str:
     """An error about claims in the words for a finalized batch, without the full stop."""
     return str(error).partition(f" {GIVE_UP}")[0].removesuffix(".")
 
 
 def accept_command(context: "Context", name: str, option: str = "") -> str:
     """The command that settles a name, as it is typed."""
-    return f"`{accepting(context.name, name, option)}`"
+    return f"`{bare_accept_command(context.name, name, option)}`"
 
 
-def accepting(pipeline: str, name: str, option: str = "") -> str:
+def bare_accept_command(pipeline: str, name: str, option: str = "") -> str:
     """The same, for whoever prints it by itself."""
     words = [quoted(name), option]
     if name.startswith("-"):  # Or it would be taken for an option.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from semel.declare import ddl
 from semel.declare.parts import OnRefused, Select, Unknown
 from semel.formats.table import source_format
-from semel.sources.spec import Csv, Records
+from semel.sources.spec import CsvOptions, SourceSpec
 
 
 _UNITS = (2013, 11, 23, 17, 48, 59, 123_456), (1, 1, 1, 0, 0, 0, 0)
@@ -29,7 +29,7 @@ def reads_time(pattern: str) -> bool:
     return "%Y" in pattern and found in whole and found.strftime(pattern) == text
 
 
-class Formatted(Records):
+class FormattedSourceSpec(SourceSpec):
     """`pattern_of_time`: what `interval_from` may be, as a person is told who left it out."""
 
     pattern_of_time: ClassVar[str]
@@ -45,7 +45,7 @@ class Formatted(Records):
 
     @classmethod
     def unit_of(cls, stored: Mapping[str, Any]) -> str:
-        """As in `Records`."""
+        """As in `SourceSpec`."""
         return source_format(stored["format"]).unit
 
     @property
@@ -65,7 +65,7 @@ class Formatted(Records):
         return f"`{self.interval_from}`"
 
     def look_back(self) -> str:
-        """As in `Records`."""
+        """As in `SourceSpec`."""
         if self.interval_from != "mtime" or self.lookback:
             return ""
         return (
@@ -91,5 +91,5 @@ class Formatted(Records):
                 f"{self.unknown} has no meaning with format: {self.format}: {form.unknown}; leave "
                 "it out"
             )
-        if self.format != "csv" and self.csv != Csv():
+        if self.format != "csv" and self.csv != CsvOptions():
             yield ("csv",), f"has no meaning with format: {self.format}; leave it out"

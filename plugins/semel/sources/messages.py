@@ -6,7 +6,7 @@ from typing import ClassVar
 from semel.declare import ddl
 from semel.declare.parts import Limits, Unknown, twice
 from semel.formats.table import source_format
-from semel.sources.spec import Csv, Records
+from semel.sources.spec import CsvOptions, SourceSpec
 
 ALL = "*"
 """In place of the name of a header or an attribute: all of them, as one column."""
@@ -25,7 +25,7 @@ TEXT = "string", "binary"
 Problem = tuple[tuple[str, ...], str]
 
 
-class Messages(Records):
+class MessagesSpec(SourceSpec):
     """A record is a message: its value is judged as a line of a file is.
 
     `in_json`: what `value` says where it is read as JSON.
@@ -68,7 +68,7 @@ class Messages(Records):
                     yield ("schema", name), f"{self.columns[name]}: {why}"
             if self.csv.multiline:
                 yield ("csv", "multiline"), "has no meaning here: a message is one record"
-        elif self.csv != Csv():
+        elif self.csv != CsvOptions():
             yield ("csv",), f"has no meaning with value: {self.value}; leave it out"
         if self.value not in self.in_json and self.unknown is not Unknown.IGNORE:
             yield ("unknown",), f"has no meaning with value: {self.value}; leave it out"

@@ -16,18 +16,18 @@ import pyarrow as pa
 from semel.declare.parts import NO_QUOTE
 from semel.errors import SourceError, TerminalError
 from semel.model.batch import Claim
-from semel.sources.spec import Csv, Records
+from semel.sources.spec import CsvOptions, SourceSpec
 
 _BAD_BYTES = 500
 """What one record takes that is judged alone."""
 
 
-class GoneError(SourceError):
+class RecordsLostError(SourceError):
     """What was read is not there any more, as the source's own configuration wants it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lines:
+class ClaimedRecords:
     """Records of one claim, one after the other: data[bounds[i]:bounds[i + 1]], line ends included.
 
     `positions` (int64) are their places in the source; `kept` leaves out what is no record, such as
@@ -72,7 +72,7 @@ class Lines:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Messages(Lines):
+class ClaimedMessages(ClaimedRecords):
     """The messages of a range of positions: a record is a message's value, as it is.
 
     `values`: the values where `data` holds what they mean as JSON, those of Avro.
@@ -96,8 +96,8 @@ class Auditor(ABC):
 
     @abstractmethod
     def read(
-        self, claim: Claim, batch: int, source: Records, record_id: Collection[str]
-    ) -> tuple[tuple[str, ...], Iterator[Lines]]:
+        self, claim: Claim, batch: int, source: SourceSpec, record_id: Collection[str]
+    ) -> tuple[tuple[str, ...], Iterator[ClaimedRecords]]:
         """What a claim is of: the order of the columns in CSV, and its records, in pieces; as a
         batch declares its source. `record_id`: the columns whose values lose nothing.
 
@@ -110,7 +110,7 @@ class Auditor(ABC):
         return False
 
 
-def auditor(source: Records, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:
+def auditor(source: SourceSpec, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:
     """What reads all these claims again, where they are by a declaration.
 
     TerminalError, UnavailableError: it cannot be reached, also within the block.
@@ -118,12 +118,12 @@ def auditor(source: Records, claims: Iterable[Claim]) -> AbstractContextManager[
     return import_module(f"{source.room()}.audit").opened(source, claims)
 
 
-def in_order(source: Records) -> tuple[str, ...]:
+def in_order(source: SourceSpec) -> tuple[str, ...]:
     """The columns of a record's text, as the schema has them."""
     return tuple(name for name in source.columns if name not in source.beside)
 
 
-def csv_of(source: Records) -> Csv | None:
+def csv_of(source: SourceSpec) -> CsvOptions | None:
     """How CSV is written; None: it is JSON, or bytes as they are.
 
     TerminalError: the audit reads none of the format by itself, and proves nothing.
@@ -206,7 +206,7 @@ def columns_of(
     return pa.StructArray.from_arrays(list(columns.values()), list(columns)), bad
 
 
-def split_fields(text: str, csv: Csv) -> list[tuple[str, bool]]:
+def split_fields(text: str, csv: CsvOptions) -> list[tuple[str, bool]]:
     """The fields of one CSV record, each with whether it was quoted. ValueError: it has none."""
     fields: list[tuple[str, bool]] = []
     at = 0
@@ -238,7 +238,7 @@ def _closed(text: AnyStr, at: int, quote: AnyStr, escape: AnyStr | None) -> int:
     return -1
 
 
-def _meant(text: str, csv: Csv) -> str:
+def _meant(text: str, csv: CsvOptions) -> str:
     """What is written between two quotes. ValueError: an escape stands before other text."""
     if not csv.escape:
         return text.replace(csv.quote * 2, csv.quote)
@@ -248,7 +248,7 @@ def _meant(text: str, csv: Csv) -> str:
     return "".join((value, *parts)).replace("\0", csv.escape)
 
 
-def record_end(text: bytes, start: int, csv: Csv) -> int:
+def record_end(text: bytes, start: int, csv: CsvOptions) -> int:
     """The offset behind a CSV record that may hold line ends within quotes, LF included."""
     at, delimiter, quote = start, csv.delimiter.encode(), csv.quote.encode()
     while True:

@@ -28,14 +28,14 @@ from semel.declare.place import Location
 from semel.declare.wording import size
 from semel.declare.yaml import Problem, Problems
 from semel.model.batch import Log
-from semel.sources import Received, Source
+from semel.sources import ReceiveResult, Source
 
 KINDS = ("files", "kafka", "objects", "pipeline", "queue")
 """A kind is a folder here: `spec.py` holds its declarations, one for each `type`; `source.opened`
 gives its Source, `audit.opened` its Auditor."""
 
 
-class Csv(Model):
+class CsvOptions(Model):
     """How CSV files are written. Each file begins with a header that names the schema's columns."""
 
     delimiter: str = Field(default=",", pattern=r"^[\t -~]$")
@@ -49,7 +49,7 @@ class Csv(Model):
     """Fields may hold newlines. Such a file cannot be split: one task reads it whole."""
 
     @model_validator(mode="after")
-    def _check(self) -> "Csv":
+    def _check(self) -> "CsvOptions":
         if self.delimiter == self.quote:
             raise Problems([Problem(("quote",), "is the same character as the delimiter")])
         if self.escape in (self.delimiter, self.quote):
@@ -70,7 +70,7 @@ class ColumnRule(Model):
     """Other names of the column, next to its own."""
 
 
-class Records(Model):
+class SourceSpec(Model):
     """What the declarations of all sources have: which columns, and what a run takes.
 
     `unit`: what positions count, and `part`: what each has positions of its own. `complete`: what a
@@ -125,7 +125,7 @@ class Records(Model):
     wait: it looks again each minute, without a worker in Airflow, and fails after wait_at_most."""
     wait_at_most: Duration = timedelta(hours=12)
     """Only for on_empty: wait."""
-    csv: Csv = Csv()
+    csv: CsvOptions = CsvOptions()
     """Only for CSV."""
 
     @classmethod
@@ -157,7 +157,7 @@ class Records(Model):
         """So much of it, for a person."""
         return size(positions) if self.counts_bytes else f"{positions:,} {self.unit}"
 
-    def receive(self, pipeline: str, until: Any, log: Log) -> Received:
+    def receive(self, pipeline: str, until: Any, log: Log) -> ReceiveResult:
         """Receive messages into the pipeline's spool, where `receives`. `until`: when it ends, as
         its declaration says; None: on SIGTERM. Errors: as semel.sources.queue.receive.
         """
@@ -321,13 +321,13 @@ class Records(Model):
                 claimed[name] = f"a name of {column!r}"
 
 
-def declarations() -> tuple[type[Records], ...]:
+def declarations() -> tuple[type[SourceSpec], ...]:
     """The declarations of all kinds. No Arrow and no client library is imported for them."""
     kinds = (import_module(f"semel.sources.{kind}.spec").DECLARED for kind in KINDS)
     return tuple(declared for some in kinds for declared in some)
 
 
-def declaration(named: str) -> type[Records]:
+def declaration(named: str) -> type[SourceSpec]:
     """The one of a `type`, as a stored batch names it."""
     return next(
         declared

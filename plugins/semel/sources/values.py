@@ -17,12 +17,12 @@ from semel.declare.context import Context
 from semel.formats import declared as formats
 from semel.formats.columns import convert
 from semel.formats.exact import taken
-from semel.formats.lines import Fault, Lines, Parser
+from semel.formats.lines import Fault, RecordLines, Parser
 from semel.formats.records import OFFSET, Block, Judge, too_long, with_offset
 from semel.formats.selection import NONE
 from semel.model.batch import Ignored
 from semel.model.reasons import Reason
-from semel.sources.messages import Messages
+from semel.sources.messages import MessagesSpec
 
 _NOTHING: Fault = (Reason.malformed, "expected a record, found a message whose value is empty")
 _BREAK: Fault = (Reason.malformed, "expected one record, found a line break in the middle")
@@ -32,7 +32,7 @@ class Values:
     """Turns the messages of one split into blocks, in one pass."""
 
     def __init__(self, context: Context) -> None:
-        self._source: Messages = context.declared
+        self._source: MessagesSpec = context.declared
         schema = context.arrow_schema()
         self._schema = with_offset(schema)
         beside = set(self._source.beside)
@@ -50,12 +50,12 @@ class Values:
 
     def block(
         self,
-        lines: Lines,
+        lines: RecordLines,
         beside: Mapping[str, pa.Array],
         *,
         bytes_read: int,
         null: np.ndarray | None = None,
-        text: Lines | None = None,
+        text: RecordLines | None = None,
         unread: Mapping[int, Fault] = {},
         tombstones: int = 0,
         left_out: np.ndarray = NONE,
@@ -86,7 +86,7 @@ class Values:
         return block
 
     def _judged(
-        self, lines: Lines, null: np.ndarray
+        self, lines: RecordLines, null: np.ndarray
     ) -> tuple[pa.Table, dict[int, Fault], Ignored]:
         """The columns of the values and OFFSET; a null is a row of nothing."""
         if self._judge is None:
@@ -118,7 +118,7 @@ class Values:
             table = _with_nothing(table, lines.offsets[null])
         return table, faults, ignored
 
-    def _without_breaks(self, lines: Lines) -> tuple[Lines, dict[int, Fault]]:
+    def _without_breaks(self, lines: RecordLines) -> tuple[RecordLines, dict[int, Fault]]:
         """The same with line breaks of JSON as spaces, and the values that cannot have them."""
         # Behind each value is one line break that is not of it.
         if lines.data.count(b"\n") == len(lines) and b"\r" not in lines.data:
@@ -168,27 +168,29 @@ class Values:
         return pa.Table.from_arrays(columns, schema=self._schema), bad
 
 
-def lines_of(values: list[bytes], offsets: np.ndarray) -> Lines:
+def lines_of(values: list[bytes], offsets: np.ndarray) -> RecordLines:
     """Values, each with one line break behind it."""
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     ends = np.cumsum(lengths + 1) - 1
     data = b"\n".join([*values, b""])
-    return Lines(data=data, starts=ends - lengths, ends=ends, offsets=offsets, lengths=lengths)
+    return RecordLines(
+        data=data, starts=ends - lengths, ends=ends, offsets=offsets, lengths=lengths
+    )
 
 
-def lines_in(values: pa.Array, offsets: np.ndarray) -> Lines:
+def lines_in(values: pa.Array, offsets: np.ndarray) -> RecordLines:
     """The same of a column of values, none of them null, without a copy of each."""
     joined = pc.binary_join_element_wise(values, b"", b"\n")
     _, bounds, data = joined.buffers()
     bounds = np.frombuffer(bounds, np.int32, len(joined) + 1, 4 * joined.offset).astype(np.int64)
     starts, ends = bounds[:-1], bounds[1:] - 1
-    return Lines(
+    return RecordLines(
         data=data.to_pybytes() if data else b"",
         starts=starts, ends=ends, offsets=offsets, lengths=ends - starts,
     )  # fmt: skip
 
 
-def _packed(lines: Lines) -> Lines:
+def _packed(lines: RecordLines) -> RecordLines:
     return lines.packed() if len(lines) else lines
 
 

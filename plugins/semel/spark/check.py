@@ -29,8 +29,8 @@ from semel.model.batch import Log
 from semel.model.windows import zones_version
 from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
-from semel.sinks import Remote
-from semel.sources import Look
+from semel.sinks import RemoteSink
+from semel.sources import ExecutorCheck
 from semel.spark import probe
 from semel.spark.engine import JOB_FAILURES, translated
 from semel.spark.session import open_engine
@@ -66,7 +66,7 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class CheckResult:
     """One thing that was looked at. `remedy`: what to do, empty when it is right."""
 
     name: str
@@ -82,15 +82,15 @@ class Check:
 class Checked:
     """All that was looked at, and what each task answered."""
 
-    checks: list[Check] = field(default_factory=list)
-    answers: list[probe.Answer] = field(default_factory=list)
+    checks: list[CheckResult] = field(default_factory=list)
+    answers: list[probe.ProbeResult] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
         return all(check.ok for check in self.checks)
 
     def add(self, name: str, detail: str, remedy: str = "") -> None:
-        self.checks.append(Check(name=name, detail=detail, remedy=remedy))
+        self.checks.append(CheckResult(name=name, detail=detail, remedy=remedy))
 
 
 def check(specs: list[Spec], spark: str | None, log: Log) -> Checked:
@@ -186,7 +186,7 @@ def _folders(found: Checked, stack: ExitStack, specs: list[Spec]) -> list[Path]:
     return made
 
 
-def _sources(found: Checked, specs: list[Spec], log: Log) -> list[Look]:
+def _sources(found: Checked, specs: list[Spec], log: Log) -> list[ExecutorCheck]:
     """What executors are to look at of the sources that the driver can read."""
     looks = []
     for spec in specs:
@@ -208,7 +208,7 @@ def _sinks(found: Checked, specs: list[Spec], log: Log) -> None:
     for spec in specs:
         log(f"the sink of {spec.name}")
         try:
-            sink: Remote = open_sink(spec)
+            sink: RemoteSink = open_sink(spec)
             told = sink.describe(None if spec.transforms else columns_of(spec))
             owned.check_markers(spec, sink)
         except SemelError as error:
@@ -262,14 +262,14 @@ def _spark(found: Checked, spark: str | None, asked: probe.Asked, log: Log) -> b
     return bool(found.answers)
 
 
-def _asked(session: SparkSession, asked: probe.Asked) -> list[probe.Answer]:
+def _asked(session: SparkSession, asked: probe.Asked) -> list[probe.ProbeResult]:
     """Let more tasks look than there are slots, so that some come to each executor."""
     cloudpickle.register_pickle_by_value(probe)
     for _ in range(2):  # The first job may run before all executors have come.
         numbers = session.range(CHECK_SLOTS_MAX).select(spark_partition_id()).collect()
         tasks = 2 * len({number for (number,) in numbers})
     rows = session.range(0, tasks, 1, tasks).mapInArrow(probe.probe(asked), probe.ANSWER).collect()
-    return [probe.Answer.of(each["answer"]) for each in rows]
+    return [probe.ProbeResult.of(each["answer"]) for each in rows]
 
 
 def _job_remedy(text: str) -> str:
@@ -285,7 +285,7 @@ def _job_remedy(text: str) -> str:
 
 
 def _executors(
-    found: Checked, asked: probe.Asked, looks: list[Look], *, needed: bool
+    found: Checked, asked: probe.Asked, looks: list[ExecutorCheck], *, needed: bool
 ) -> None:
     """What is wrong with each part, and where."""
     hosts = sorted({answer.host for answer in found.answers})
@@ -319,7 +319,7 @@ def _executors(
             found.add(name, right)
 
 
-def _trouble(answer: probe.Answer, part: str) -> str:
+def _trouble(answer: probe.ProbeResult, part: str) -> str:
     trouble = answer.troubles.get(part, "")
     if part == "semel" and not trouble and answer.semel != __version__:
         return f"semel {answer.semel}, and the driver has {__version__}"

@@ -86,7 +86,7 @@ _SQL_LINE = re.compile(r"\bline (\d+),? (?:pos|position) \d+\b")
 _OURS = re.compile(r"semel\.errors\.(\w+Error): (.*)")
 
 
-class Named(StrEnum):
+class PlanNode(StrEnum):
     """What Spark's plans call the functions of semel. No function of a transform can be so."""
 
     read_ids = "semel.read_ids"
@@ -154,7 +154,7 @@ class SparkEngine:
         TerminalError: a transform raised.
         """
         tasks = self.session.range(0, job.tasks, 1, job.tasks)
-        survivors.__name__ = Named.survivors.value
+        survivors.__name__ = PlanNode.survivors.value
         frames = [tasks.mapInArrow(survivors, from_arrow_schema(job.output_schema()))]
         for transform in transforms:
             frames.append(_applied(transform, frames[-1]))
@@ -349,7 +349,7 @@ def _read(job: StageJob) -> Task:
         for number in _tasks(batches):
             yield from _batches(_READ, rows(number))
 
-    task.__name__ = Named.read_ids.value
+    task.__name__ = PlanNode.read_ids.value
     return task
 
 
@@ -359,7 +359,7 @@ def _read_only(job: StageJob, write: bool) -> Task:
             reports = (done.report for done in read_task(job, number, write=write))
             yield from _batches(_REPORTS, ((r.split, r.to_bytes()) for r in reports))
 
-    task.__name__ = (Named.read_write if write else Named.read_keep).value
+    task.__name__ = (PlanNode.read_write if write else PlanNode.read_keep).value
     return task
 
 
@@ -383,7 +383,7 @@ def _classify(job: StageJob) -> Task:
 
         yield from _batches(_CLASSIFIED, map(judged, rows))
 
-    task.__name__ = Named.classify.value
+    task.__name__ = PlanNode.classify.value
     return task
 
 
@@ -408,7 +408,7 @@ def _write(job: StageJob, write: bool) -> Task:
         done = write_task(job, rows[0]["task"], parts, write=write, files=files)
         yield from _batches(_REPORTS, ((report.split, report.to_bytes()) for report in done))
 
-    task.__name__ = (Named.write_kept if write else Named.mark_kept).value
+    task.__name__ = (PlanNode.write_kept if write else PlanNode.mark_kept).value
     return task
 
 
@@ -427,7 +427,7 @@ def _write_rows(job: StageJob, schema: pa.Schema) -> Task:
         files = write_rows(job, TaskContext.get().partitionId(), batches, schema)
         yield from _batches(_WRITTEN, [(pack_files(files),)])
 
-    task.__name__ = Named.write_rows.value
+    task.__name__ = PlanNode.write_rows.value
     return task
 
 

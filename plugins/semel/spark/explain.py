@@ -23,15 +23,15 @@ from semel.model.batch import Claim
 from semel.model.split import splits_of
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
-from semel.spark.engine import JOB_FAILURES, Named, SparkEngine, Task, translated
+from semel.spark.engine import JOB_FAILURES, PlanNode, SparkEngine, Task, translated
 from semel.spark.transforms import Transform, load_transforms
 from semel.stage.job import StageJob
 
 TASKS = 2
 """Tasks of the batch that is planned: Spark shuffles nothing that is in one task anyway."""
 
-_OWN = set(Named)
-_SOURCES = (Named.read_ids, Named.read_keep, Named.read_write, Named.survivors)
+_OWN = set(PlanNode)
+_SOURCES = (PlanNode.read_ids, PlanNode.read_keep, PlanNode.read_write, PlanNode.survivors)
 _AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec")
 _CACHED = "InMemoryTableScanExec"
 _WRAPPERS = ("WholeStageCodegenExec", "InputAdapter", "SubqueryExec")
@@ -44,12 +44,12 @@ _SEMEL = "semel"
 """In place of a transform: what semel itself shuffles."""
 
 _DEALT = {
-    Named.read_ids: "ids by shard, the rows stay where they are",
-    Named.classify: "verdicts by task, back to the rows",
+    PlanNode.read_ids: "ids by shard, the rows stay where they are",
+    PlanNode.classify: "verdicts by task, back to the rows",
 }
 
 
-class Ends(StrEnum):
+class StageEnd(StrEnum):
     """Where the rows of a stage go."""
 
     shuffle = "shuffle"
@@ -88,7 +88,7 @@ class Stage:
     number: int
     steps: tuple[Step, ...]
     tasks: int | None
-    ends: Ends
+    ends: StageEnd
     by: str = ""
     partitions: int | None = None
     lifted: bool = False
@@ -105,7 +105,7 @@ class Query:
 
     @property
     def shuffles(self) -> int:
-        return sum(stage.ends is Ends.shuffle for stage in self.stages)
+        return sum(stage.ends is StageEnd.shuffle for stage in self.stages)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +195,7 @@ def _query(
     wanted: Callable[[str], str],
 ) -> Query:
     cut = _Cut(says=says, first=first, wanted=wanted)
-    cut.end(cut.opened(_executed(frame)), Ends.result)
+    cut.end(cut.opened(_executed(frame)), StageEnd.result)
     jvm = frame.sparkSession._jvm
     plan = jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "formatted")
     return Query(name=name, stages=tuple(cut.stages), plan=plan.strip())
@@ -229,7 +229,7 @@ class _Cut:
         fused, self.fused = self.fused, None
         for query in _each(node.subqueries()):
             if not _kind(query).startswith("Reused"):
-                self.end(self.opened(query), Ends.subquery)
+                self.end(self.opened(query), StageEnd.subquery)
         self.fused = _fused_below(node, fused)
         cached = node.relation().cachedPlan().toString() if kind == _CACHED else None
         found = [self.opened(child) for child in _inputs(node) if cached not in self.cached]
@@ -248,7 +248,7 @@ class _Cut:
         here.steps += self._steps(node, kind)
         return here
 
-    def end(self, here: _Open, ends: Ends, **exchange: Any) -> int:
+    def end(self, here: _Open, ends: StageEnd, **exchange: Any) -> int:
         """Add a stage that is at its end, and return its number."""
         tasks = here.tasks[0] if here.tasks else None
         number = self.first + len(self.stages)
@@ -256,17 +256,19 @@ class _Cut:
         self.stages.append(made)
         return number
 
-    def _exchanged(self, node: Any, before: _Open, ends: Ends) -> _Open:
+    def _exchanged(self, node: Any, before: _Open, ends: StageEnd) -> _Open:
         dealt, own = node.outputPartitioning().toString(), _own(node.child())
         parts = None
-        if ends is Ends.shuffle and own != Named.classify:  # Verdicts go to the batch's tasks.
+        if (
+            ends is StageEnd.shuffle and own != PlanNode.classify
+        ):  # Verdicts go to the batch's tasks.
             parts = node.outputPartitioning().numPartitions()
         number = self.end(
             before, ends, by=_DEALT.get(own) or _text(dealt), partitions=parts,
             lifted=_combined(node), of=self.wanted(dealt),
         )  # fmt: skip
         step = Step(runs=Runs.spark, text=f"takes the {ends} of stage {number}")
-        here = _Open([step], [parts] if ends is Ends.shuffle else [])
+        here = _Open([step], [parts] if ends is StageEnd.shuffle else [])
         if _kind(node) == "TakeOrderedAndProjectExec":
             here.steps += self._steps(node, "")
         return here
@@ -288,15 +290,15 @@ def _fused_below(node: Any, fused: int | None) -> int | None:
     return None if _kind(node) == "InputAdapter" else fused
 
 
-def _moved(node: Any) -> Ends | None:
+def _moved(node: Any) -> StageEnd | None:
     """How rows leave the stage below a node, if they do."""
     kind = _kind(node)
     if kind == "ShuffleExchangeExec":
-        return Ends.shuffle
+        return StageEnd.shuffle
     if kind == "TakeOrderedAndProjectExec":  # It has a shuffle of its own.
         only = node.child().outputPartitioning().numPartitions() == 1
-        return None if only else Ends.shuffle
-    return Ends.broadcast if kind == "BroadcastExchangeExec" else None
+        return None if only else StageEnd.shuffle
+    return StageEnd.broadcast if kind == "BroadcastExchangeExec" else None
 
 
 def _combined(exchange: Any) -> bool:
@@ -322,7 +324,7 @@ def _tasks(leaf: Any) -> list[int | None]:
     """How many tasks read a leaf of a plan: none of their own where a broadcast comes in again."""
     if _own(leaf):
         return [None]
-    if _kind(leaf) == "ReusedExchangeExec" and _moved(leaf.child()) is Ends.broadcast:
+    if _kind(leaf) == "ReusedExchangeExec" and _moved(leaf.child()) is StageEnd.broadcast:
         return []
     return [leaf.outputPartitioning().numPartitions() or None]
 
@@ -368,14 +370,14 @@ def _steps_of(spec: Spec) -> dict[str, tuple[str, ...]]:
     ids = ", ".join(spec.record_id)
     judge = "judge ids: repeats in the batch, then the catalog (Bloom filters, then exact look-up)"
     return {
-        Named.read_ids: (read, keep, f"hash {ids}, a part for each shard"),
-        Named.read_keep: (read, keep),
-        Named.read_write: (read, *write),
-        Named.classify: (judge, "write the new ids of the shard"),
-        Named.mark_kept: ("write decisions, mark the survivors",),
-        Named.write_kept: ("write decisions, drop repeats", *write),
-        Named.survivors: (_OF_SURVIVORS,),
-        Named.write_rows: write,
+        PlanNode.read_ids: (read, keep, f"hash {ids}, a part for each shard"),
+        PlanNode.read_keep: (read, keep),
+        PlanNode.read_write: (read, *write),
+        PlanNode.classify: (judge, "write the new ids of the shard"),
+        PlanNode.mark_kept: ("write decisions, mark the survivors",),
+        PlanNode.write_kept: ("write decisions, drop repeats", *write),
+        PlanNode.survivors: (_OF_SURVIVORS,),
+        PlanNode.write_rows: write,
     }
 
 
@@ -385,7 +387,7 @@ def _notes(queries: tuple[Query, ...], partitions: str) -> Iterator[str]:
     """
     for stage in (stage for query in queries for stage in query.stages):
         read = any(step.text == _OF_SURVIVORS for step in stage.steps)
-        if stage.ends is Ends.broadcast and read:
+        if stage.ends is StageEnd.broadcast and read:
             yield (
                 f"stage {stage.number} sends the survivors to each executor: Spark takes them for "
                 "a few bytes. Where they may be many, join with a hint: frame.hint('merge'), or "

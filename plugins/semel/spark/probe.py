@@ -39,7 +39,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class ProbeResult:
     """What a task found. `troubles`: what is wrong, by the part that it concerns.
 
     `ahead_seconds`: how much the executor's clock is surely ahead of the ledger's, negative behind
@@ -60,7 +60,7 @@ class Answer:
     zones: str = ""
 
     @classmethod
-    def of(cls, text: str) -> "Answer":
+    def of(cls, text: str) -> "ProbeResult":
         """An answer as a task sent it."""
         return cls(**json.loads(text))
 
@@ -79,7 +79,7 @@ def probe(asked: Asked) -> Callable[[Iterator[Any]], Iterator[Any]]:
     return task
 
 
-def answer(asked: Asked) -> Answer:
+def answer(asked: Asked) -> ProbeResult:
     """Look at everything, whatever is wrong with a part of it."""
     began = time.monotonic()
     found: dict[str, Any] = {
@@ -95,7 +95,7 @@ def answer(asked: Asked) -> Answer:
             text = str(error).strip().splitlines()
             troubles.setdefault(name, f"{type(error).__name__}: {text[0] if text else ''}")
     time.sleep(max(0.0, asked.seconds - (time.monotonic() - began)))
-    return Answer(
+    return ProbeResult(
         host=socket.gethostname(),
         process=os.getppid(),
         user=os.geteuid(),

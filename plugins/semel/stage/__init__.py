@@ -53,11 +53,11 @@ from semel.model.manifest import Kind, ManifestFile, StagedFile
 from semel.pipeline import identity
 from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
-from semel.sinks import Refuses, Sink
+from semel.sinks import RowChecker, Sink
 from semel.sources import Source
 from semel.stage import account, event_time, fatal, replayed
 from semel.stage.context import StageContext
-from semel.stage.job import Engine, Outcome, StageJob, columns_of, splits_for
+from semel.stage.job import JobEngine, Outcome, StageJob, columns_of, splits_for
 from semel.stage.sample import check_sample
 from semel.storage import check_links_of, make_folder, sync_folder
 
@@ -82,7 +82,7 @@ class Staged:
     ignored: Ignored = Ignored()
 
 
-def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = print) -> Staged:
+def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: JobEngine, log: Log = print) -> Staged:
     """Stage a planned batch. A staged or committed batch gets no new fence.
 
     AttemptLostError: another attempt won, or the batch was given up, while this one ran.
@@ -169,7 +169,7 @@ def _attempt(context: StageContext) -> Staged:
         raise
 
 
-def _check_sink(context: StageContext, sink: Sink, job: StageJob) -> Refuses | None:
+def _check_sink(context: StageContext, sink: Sink, job: StageJob) -> RowChecker | None:
     """Check the sink before the job. Returns the check of rows, if the sink refuses any."""
     ledger, pipeline, batch = context.ledger, context.pipeline, context.batch
     is_replay = batch.replays is not None

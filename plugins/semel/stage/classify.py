@@ -44,7 +44,7 @@ class Dropped:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Classification:
     """The rows to drop, by split (splits that lose nothing are left out), and the new ids.
 
     `h1` and `h2` are the survivors' ids, one each, sorted by h1: the shard's next id run.
@@ -72,7 +72,7 @@ def by_shard(
     return found
 
 
-def classify(parts: list[SplitIds], contains: Contains) -> Verdict:
+def classify(parts: list[SplitIds], contains: Contains) -> Classification:
     """Judge a shard's ids. `parts` come in source order, one per split.
 
     `contains(h1, h2)` is called once, with distinct ids sorted by h1. It returns a mask of those
@@ -104,7 +104,7 @@ def classify(parts: list[SplitIds], contains: Contains) -> Verdict:
         gone = np.flatnonzero(of_part)
         if len(gone):
             dropped[part.split] = Dropped(rows=part.row[gone], reason=of_part[gone])
-    return Verdict(dropped=dropped, h1=new_h1[~old], h2=new_h2[~old])
+    return Classification(dropped=dropped, h1=new_h1[~old], h2=new_h2[~old])
 
 
 def pack_ids(part: SplitIds) -> bytes:

@@ -6,9 +6,9 @@ from pathlib import Path
 from semel.ledger import Ledger
 from semel.model.batch import Batch, Claim, Log, Pipeline
 from semel.pipeline.spec import Spec
-from semel.sinks.held import Known
+from semel.sinks.held import KnownBatch
 from semel.sources import Source
-from semel.stage.job import Engine
+from semel.stage.job import JobEngine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,8 @@ class StageContext:
     batch: Batch
     source: Source
     claims: list[Claim]
-    known: list[Known]
-    engine: Engine
+    known: list[KnownBatch]
+    engine: JobEngine
     log: Log
 
     @property

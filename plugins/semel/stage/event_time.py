@@ -60,10 +60,10 @@ def of_claims(job: StageJob, reports: list[SplitReport]) -> list[dict[str, objec
 
 
 # Keeps W9.
-def of_attempt(reports: Iterable[SplitReport]) -> model_times.Times:
+def of_attempt(reports: Iterable[SplitReport]) -> model_times.TimeSet:
     """The times of all that an attempt read, from the first to the last of each split."""
     found = (report.times for report in reports if report.times is not None)
-    return model_times.Times.of((_at(first), _at(last + 1)) for first, last in found)
+    return model_times.TimeSet.of((_at(first), _at(last + 1)) for first, last in found)
 
 
 def _moment(microseconds: int) -> str:

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 from semel import limits
 from semel.declare.parts import FolderWindow, folder_head
 from semel.formats.output import NULL_FOLDER, folder_value
-from semel.sinks import Refused
+from semel.sinks import RefusedRows
 
 if TYPE_CHECKING:
-    from semel.sinks.spec import Declared
+    from semel.sinks.spec import SinkSpec
 
 YEAR = "^[0-9]{4}-"
 """How the name of a window begins, so that names are in the order of time."""
@@ -22,9 +22,9 @@ _ENCODED_BYTES_MAX = 3
 
 
 # Keeps S27.
-def refused(sink: "Declared", pipeline: str, table: pa.Table) -> list[Refused]:
+def refused(sink: "SinkSpec", pipeline: str, table: pa.Table) -> list[RefusedRows]:
     """The rows whose folders would have no valid names. The sink has `partition_by`."""
-    found: list[Refused] = []
+    found: list[RefusedRows] = []
     most = sink.folders_bytes_max(pipeline)
     longest = [_longest(table, one) for one in sink.partition_by]
     short = max(longest) <= limits.FOLDER_NAME_BYTES_MAX and sum(longest) <= most
@@ -72,6 +72,6 @@ def _longest(table: pa.Table, one: str | FolderWindow) -> int:
     return len(f"{folder_head(name)}/".encode()) + _ENCODED_BYTES_MAX * longest
 
 
-def _add(found: list[Refused], bad: np.ndarray, reason: str, why: str) -> None:
+def _add(found: list[RefusedRows], bad: np.ndarray, reason: str, why: str) -> None:
     if bad.any():
-        found.append(Refused(np.flatnonzero(bad), reason, why))
+        found.append(RefusedRows(np.flatnonzero(bad), reason, why))

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 import pyarrow as pa
 
-from semel.catalog.runs import Run
+from semel.catalog.runs import IdRun
 from semel.formats.records import OFFSET
 from semel.model.batch import Claim
 from semel.model.buckets import Buckets
 from semel.model.manifest import SplitReport, StagedFile
 from semel.model.split import Split, Splits, splits_of
 from semel.pipeline.spec import Spec
-from semel.sinks import Refused, Refuses
+from semel.sinks import RefusedRows, RowChecker
 from semel.sources import Source
 from semel.stage import folders
 from semel.stage.combine import lifted, partial_schema
@@ -53,10 +53,10 @@ class StageJob:
     times_until: datetime = datetime.max.replace(tzinfo=UTC)
     """Record times after this are ahead of the plan: by them nothing is complete."""
     segment_id: int | None
-    runs: tuple[Run, ...]
+    runs: tuple[IdRun, ...]
     code: dict[str, bytes] = field(default_factory=dict, repr=False)
     """The texts of the transforms' files, by name: the code that runs."""
-    refuses: Refuses | None = None
+    refuses: RowChecker | None = None
     selected: "Selected | None" = None
     """For a replay or an admission: the records of the ranges that it takes."""
     known: Path | None = None
@@ -92,7 +92,7 @@ class StageJob:
         """Whether there may be rows that the sink will not take."""
         return self.refuses is not None or bool(self.spec.sink.partition_by)
 
-    def refused(self, rows: pa.Table) -> list[Refused]:
+    def refused(self, rows: pa.Table) -> list[RefusedRows]:
         """Which rows the sink will not take: of partial rows, each record's own."""
         if not self.may_refuse or not rows.num_rows:
             return []
@@ -144,7 +144,7 @@ class Outcome:
     sink_schema: list[list[str]]
 
 
-class Engine(Protocol):
+class JobEngine(Protocol):
     """Runs the job of an attempt.
 
     Called once per attempt, in the driver. Its tasks may run several times, even at the same time.

@@ -15,7 +15,7 @@ import xxhash
 
 from semel.catalog.ids import hash_ids, seconds_of
 from semel.declare import wording
-from semel.declare.parts import Late, Scope
+from semel.declare.parts import Late, RepeatScope
 from semel.errors import ANEW, LimitError, TerminalError
 from semel.formats import words
 from semel.formats.lines import Fault
@@ -52,14 +52,14 @@ Write = Callable[[pa.Table], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Read:
+class SplitResult:
     """The result for a split: its report, and its ids by shard (none with identity by position)."""
 
     report: SplitReport
     ids: dict[int, SplitIds]
 
 
-def read_task(job: StageJob, task: int, *, write: bool) -> list[Read]:
+def read_task(job: StageJob, task: int, *, write: bool) -> list[SplitResult]:
     """Read the splits of a task. The last one's report names the files that the task wrote.
 
     `write`: write the records to output files at once (no catalog, no transform). SourceError: a
@@ -76,17 +76,17 @@ def read_task(job: StageJob, task: int, *, write: bool) -> list[Read]:
     return [*done[:-1], replace(done[-1], report=report)]
 
 
-def read_again(job: StageJob, split: Split, skip: np.ndarray) -> Read:
+def read_again(job: StageJob, split: Split, skip: np.ndarray) -> SplitResult:
     """The ids of a split's valid records, except those at the offsets `skip`, in any order.
 
     Writes nothing. SourceError: the source is no longer what was planned.
     """
-    return _Reader(job, split, skip=skip).run(lambda _: None, lambda _: None)
+    return _SplitReader(job, split, skip=skip).run(lambda _: None, lambda _: None)
 
 
 def _read_small(
     job: StageJob, splits: list[Split], out: TaskFiles, spill: Spill | None
-) -> list[Read] | None:
+) -> list[SplitResult] | None:
     """Read small files together. None: each must be read on its own."""
     together = read_together(job, splits)
     if together is None:
@@ -101,25 +101,25 @@ def _read_small(
         else:
             report = replace(report, spill=spill.path, spill_row=spill.rows + row)
         row += report.counts.survivors
-        done.append(Read(report=report, ids=ids))
+        done.append(SplitResult(report=report, ids=ids))
     if spill is not None:
         spill.write(table)
     return done
 
 
-def judge_split(job: StageJob, split: Split) -> Iterator["Tally"]:
+def judge_split(job: StageJob, split: Split) -> Iterator["RecordTally"]:
     """Count the good and bad records of a split, one part after the other.
 
     Nothing is written. SourceError as in `read_task`.
     """
-    reader = _Reader(job, split)
+    reader = _SplitReader(job, split)
     with fatal.noted(job, "sample", [split]):
         for block in reader.blocks():
             yield reader.tally_of(block)
 
 
-def _read(job: StageJob, split: Split, out: TaskFiles, spill: Spill | None) -> Read:
-    reader = _Reader(job, split)
+def _read(job: StageJob, split: Split, out: TaskFiles, spill: Spill | None) -> SplitResult:
+    reader = _SplitReader(job, split)
     if spill is None:
         result = reader.run(lambda table: out.rows(output_columns(job, split, table)), out.letters)
     else:
@@ -131,7 +131,7 @@ def _read(job: StageJob, split: Split, out: TaskFiles, spill: Spill | None) -> R
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tally:
+class RecordTally:
     """How many records were good, and why others were rejected, with a sample for each reason.
 
     `ignored` are keys that nobody declared.
@@ -144,8 +144,8 @@ class Tally:
     samples: dict[str, Sample] = field(default_factory=dict)
     ignored: Ignored = Ignored()
 
-    def __add__(self, other: "Tally") -> "Tally":
-        return Tally(
+    def __add__(self, other: "RecordTally") -> "RecordTally":
+        return RecordTally(
             kept=self.kept + other.kept,
             bytes=self.bytes + other.bytes,
             quarantined_bytes=self.quarantined_bytes + other.quarantined_bytes,
@@ -196,7 +196,7 @@ def _place(job: StageJob, split: Split, offset: int) -> str:
     return f"{split.claim.name!r} {wording.place(line, offset, job.spec.source.unit)}"
 
 
-class _Reader:
+class _SplitReader:
     """One pass over a split. `skip`: offsets of further records to leave out."""
 
     def __init__(
@@ -209,11 +209,11 @@ class _Reader:
         if skip is not None:
             self._selection = (self._selection or EVERYTHING).without(skip)
         self._ids: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        self._seen = Buckets() if job.spec.dedup.scope is Scope.BUCKET else None
+        self._seen = Buckets() if job.spec.dedup.scope is RepeatScope.BUCKET else None
 
-    def run(self, write: Write, letters: Write) -> Read:
+    def run(self, write: Write, letters: Write) -> SplitResult:
         """Pass the valid records to `write`, and the rejected ones to `letters`, as they come."""
-        tally, left_out, times = Tally(), 0, None
+        tally, left_out, times = RecordTally(), 0, None
         for block in self.blocks():
             left_out += len(block.left_out)
             times = together([times, times_of(self._job, block.table)])
@@ -243,7 +243,7 @@ class _Reader:
             samples=tally.samples,
             ignored=tally.ignored,
         )
-        return Read(report=report, ids=self._by_shard())
+        return SplitResult(report=report, ids=self._by_shard())
 
     def blocks(self) -> Iterator[Block]:
         """The blocks of the split, without records that have no id or are late."""
@@ -281,7 +281,7 @@ class _Reader:
             raise invalid(self._job, self._split, block)
         return block
 
-    def tally_of(self, block: Block) -> Tally:
+    def tally_of(self, block: Block) -> RecordTally:
         """Count the outcomes of a block's records."""
         reasons: Counter[str] = Counter()
         firsts: dict[str, int] = {}
@@ -290,7 +290,7 @@ class _Reader:
             firsts[str(reason)] = min(at, firsts.get(str(reason), at))
         # A quote that is not closed makes one record of many: its bytes count.
         bad = [at for at, (reason, _) in block.faults.items() if reason != Reason.late]
-        return Tally(
+        return RecordTally(
             kept=block.table.num_rows,
             bytes=block.bytes_read,
             quarantined_bytes=int(block.lines.lengths[bad].sum()),
@@ -340,7 +340,7 @@ class _Reader:
             return block
         reason = np.zeros(table.num_rows, np.uint8)
         buckets = None
-        if spec.dedup.scope is Scope.BUCKET:
+        if spec.dedup.scope is RepeatScope.BUCKET:
             buckets = self._buckets(table, reason)
         hashed = hash_ids(table, spec.record_id, shards=self._job.shards, bucket=buckets)
         # Keeps S7.

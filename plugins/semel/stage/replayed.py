@@ -20,15 +20,15 @@ from semel.ledger import Ledger, Row
 from semel.model.batch import Batch, Claim, Counts, Pipeline
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
-from semel.sinks import Old
-from semel.sources import of_finalized
+from semel.sinks import ReplacedOutput
+from semel.sources import finalized_reason
 from semel.stage import account, verdicts
 from semel.stage.context import StageContext
 from semel.stage.job import Outcome, StageJob
 from semel.stage.verdicts import Verdicts
 
 
-class Read(NamedTuple):
+class NewestOutput(NamedTuple):
     """The counts of a finalized batch's newest output, and the verdicts that it was made by."""
 
     won: Row
@@ -54,13 +54,13 @@ def marker_of(pipeline: Pipeline, root: int, generation: int) -> Marker:
     return marker
 
 
-def verdicts_of(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> Read:
+def verdicts_of(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> NewestOutput:
     """The verdicts of the newest output of a finalized batch that is not a replay.
 
     CorruptionError: its marker, decisions or dead letters are gone or changed.
     """
     won, marker = _winner(ledger, pipeline, batch_id)
-    return Read(won, verdicts.read(marker, Counts.from_row(won)))
+    return NewestOutput(won, verdicts.read(marker, Counts.from_row(won)))
 
 
 def check_verdicts(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> None:
@@ -95,15 +95,15 @@ def has_letters(ledger: Ledger, admits: int, admission: int) -> int:
     return ledger.rows("replay", "admission", **values)[0]["batch_id"]
 
 
-def old_of(ledger: Ledger, pipeline: Pipeline, batch: Batch) -> Old:
+def old_of(ledger: Ledger, pipeline: Pipeline, batch: Batch) -> ReplacedOutput:
     """The output that a replay replaces: that of its root, finalized before it."""
     return outputs(ledger, pipeline, batch.root, batch.generation)
 
 
-def outputs(ledger: Ledger, pipeline: Pipeline, root: int, generation: int) -> Old:
+def outputs(ledger: Ledger, pipeline: Pipeline, root: int, generation: int) -> ReplacedOutput:
     """The outputs of a batch before a generation."""
     before = ledger.rows("replay", "generations", root=root, generation=generation)
-    return Old(
+    return ReplacedOutput(
         pipeline=pipeline.name,
         commit_seq=before[0]["commit_seq"],
         batches=tuple(r["batch_id"] for r in before),
@@ -123,7 +123,7 @@ def check_source(ledger: Ledger, spec: Spec, root: int, letters: str = "") -> No
         source.check(found, root)
         source.check_columns(found, root)
     except SourceError as error:
-        step, why = AGAIN, f"{of_finalized(error)}. The output stays what it is"
+        step, why = AGAIN, f"{finalized_reason(error)}. The output stays what it is"
         if error.lasting:
             step = letters or f"semel show {root}"
             why += ". Send the dead letters' bytes to the source again, corrected" * bool(letters)

@@ -17,7 +17,7 @@ from semel.errors import LimitError
 from semel.model.split import Split, Splits
 from semel.stage.account import samples_of, too_many
 from semel.stage.job import StageJob
-from semel.stage.read import Tally, judge_split
+from semel.stage.read import RecordTally, judge_split
 
 SAMPLED_BATCH_BYTES_MIN = 4 << 20
 """Batches of fewer bytes are read at once, without judging a part first."""
@@ -42,7 +42,7 @@ def check_sample(job: StageJob) -> None:
     if ratio_max >= 1 or total < SAMPLED_BATCH_BYTES_MIN:
         return
     # 1. Judge a few parts of the batch, only to see whether going on is worth it.
-    seen = reduce(Tally.__add__, map(partial(_first, job), _spread(job.splits)))
+    seen = reduce(RecordTally.__add__, map(partial(_first, job), _spread(job.splits)))
     if seen.quarantined <= ratio_max * seen.records:
         return
     # 2. Bound the number of records.
@@ -50,7 +50,7 @@ def check_sample(job: StageJob) -> None:
     if records_max is None:
         return
     # 3. Count bad records until there are too many. If all are bad, that is the allowed share.
-    found, left = Tally(), 2 * ratio_max * total + SAMPLED_BATCH_BYTES_MIN
+    found, left = RecordTally(), 2 * ratio_max * total + SAMPLED_BATCH_BYTES_MIN
     for split in job.splits:
         for tally in judge_split(job, split):
             found += tally
@@ -68,11 +68,11 @@ def _spread(splits: Splits) -> list[Split]:
     return [splits[at * (len(splits) - 1) // max(1, count - 1)] for at in range(count)]
 
 
-def _first(job: StageJob, split: Split) -> Tally:
+def _first(job: StageJob, split: Split) -> RecordTally:
     """Judge a split's first records."""
     head = replace(split, end=min(split.end, split.start + SAMPLE_BYTES))
     with closing(judge_split(job, head)) as tallies:
-        return next(tallies, Tally())
+        return next(tallies, RecordTally())
 
 
 def _records_max(job: StageJob) -> int | None:
@@ -82,7 +82,7 @@ def _records_max(job: StageJob) -> int | None:
     return None if None in counts else sum(counts)
 
 
-def _refusal(job: StageJob, found: Tally, records_max: int) -> LimitError:
+def _refusal(job: StageJob, found: RecordTally, records_max: int) -> LimitError:
     least = f"of at most {records_max:,} records at least {found.quarantined:,}"
     samples = [*samples_of(job, found.reasons, found.samples), "The others were not read."]
     return too_many(job, f"{least} would be quarantined", samples)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from semel import settings
 from semel.catalog import sortedids
-from semel.catalog.payload import FilterCache, Tally, contains, store_run
+from semel.catalog.payload import FilterCache, FilterTally, contains, store_run
 from semel.errors import TerminalError, UnavailableError
 from semel.ledger import Ledger
 from semel.model.buckets import union
@@ -73,7 +73,7 @@ def classify_shard(
         return classify(parts, partial(sortedids.contains, *known)).dropped, ()
     buckets = union(report.buckets for report in reports)
     runs = [run for run in job.runs if run.may_hold(shard, buckets)]
-    filters, tally = filters_in(settings.cache_dir()), Tally()
+    filters, tally = filters_in(settings.cache_dir()), FilterTally()
     ledger = ledger_of(job)
     verdict = classify(parts, lambda h1, h2: contains(ledger, filters, runs, h1, h2, tally))
     if len(verdict.h1):

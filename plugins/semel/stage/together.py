@@ -14,7 +14,7 @@ import xxhash
 
 from semel import limits
 from semel.catalog.ids import HashedIds, hash_ids
-from semel.declare.parts import Scope
+from semel.declare.parts import RepeatScope
 from semel.formats import declared as formats
 from semel.formats.records import OFFSET, read_split
 from semel.formats.selection import Selection
@@ -54,8 +54,8 @@ def _may_join(job: StageJob, split: Split) -> bool:
     """Whether a split is a whole, small claim whose lines stand alone."""
     claim = split.claim
     return (
-        job.source.joins(claim)
-        and job.spec.dedup.scope is Scope.HORIZON
+        job.source.can_join(claim)
+        and job.spec.dedup.scope is RepeatScope.HORIZON
         and (split.start, split.end) == (claim.start, claim.end)
         and split.end - split.start <= SMALL_SPLIT_BYTES
     )

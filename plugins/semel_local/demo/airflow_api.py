@@ -46,7 +46,7 @@ class TaskState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class DagRun:
     """A run of a DAG as Airflow shows it now."""
 
     run_id: str
@@ -174,23 +174,23 @@ class AirflowApi:
         except _Conflict:
             return  # It has noted it.
 
-    def runs_of(self, dag_id: str, first: date, last: date) -> list[Run]:
+    def runs_of(self, dag_id: str, first: date, last: date) -> list[DagRun]:
         """The runs of a DAG with a daily schedule, whose intervals begin on these days."""
         days = f"logical_date_gte={first}T00:00:00Z&logical_date_lte={last}T00:00:00Z"
         return self._runs(dag_id, days)
 
-    def failed_since(self, dag_id: str, since: datetime) -> list[Run]:
+    def failed_since(self, dag_id: str, since: datetime) -> list[DagRun]:
         """The runs that began after a time and have failed."""
         began = quote(since.isoformat())
         return self._runs(dag_id, f"state=failed&start_date_gte={began}")
 
-    def _runs(self, dag_id: str, which: str) -> list[Run]:
+    def _runs(self, dag_id: str, which: str) -> list[DagRun]:
         found = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns?limit=100&{which}")["dag_runs"]
         runs = []
         for row in found:
             begins, started = _time(row["data_interval_start"]), _time(row["start_date"])
             ended = _time(row["end_date"]) if row["state"] in FINISHED else None
-            run = Run(
+            run = DagRun(
                 run_id=row["dag_run_id"],
                 state=row["state"],
                 date=begins.astimezone(UTC).date() if begins else None,

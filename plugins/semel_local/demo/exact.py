@@ -25,7 +25,7 @@ from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
 
 if TYPE_CHECKING:
-    from semel_local.demo.topics import Topics
+    from semel_local.demo.topics import DemoTopics
 
 Numbers = dict[str, int]
 """What is compared. `quarantined:REASON` is a part of quarantined."""
@@ -130,7 +130,7 @@ def rows_of_files(spec: Spec) -> pa.Table:
     return reader.dataset(spec.sink_path(), layout.of(spec)).to_table()
 
 
-def rows_of_topic(spec: Spec, topics: "Topics") -> pa.Table:
+def rows_of_topic(spec: Spec, topics: "DemoTopics") -> pa.Table:
     """The output of a pipeline whose sink is a topic, as a consumer sees it."""
     values = [message.value() for message in topics.drain(spec.sink.topic)]
     options = pa.json.ParseOptions(

@@ -50,7 +50,7 @@ Flight = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Day:
+class FlightDay:
     """What is in one day's file, when the weeks are taken one after the other, one batch each.
 
     Of the repeats, `counts.duplicates_catalog` come from an earlier week, so an earlier batch holds
@@ -67,7 +67,7 @@ class Truth:
     """What is in the files of one week: the answer that its batch has to give."""
 
     week: int
-    days: tuple[Day, ...]
+    days: tuple[FlightDay, ...]
 
     @property
     def counts(self) -> Counts:
@@ -94,7 +94,7 @@ class DaySums:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class FlightLine:
     """One line of a file, the flight that it is about, and its place among the day's flights.
     `broken`: the reason that its dead letter must show; empty for a good one.
     """
@@ -178,13 +178,13 @@ def sums_by_day(week: int, *, carriers: bool = False, seed: int = SEED) -> list[
     return sorted(sums, key=lambda each: (each.day, each.carrier or ""))
 
 
-def _day(day: date, seed: int) -> tuple[bytes, Day]:
+def _day(day: date, seed: int) -> tuple[bytes, FlightDay]:
     """The content of a day's file, and what is in it."""
     lines, counted = lines_of(day, seed)
     return b"".join(line.raw + b"\n" for line in lines), counted
 
 
-def lines_of(day: date, seed: int = SEED) -> tuple[list[Line], Day]:
+def lines_of(day: date, seed: int = SEED) -> tuple[list[FlightLine], FlightDay]:
     """The lines of a day's file in their order, and what is in them."""
     flights = _flights(day)
     yesterday = day - timedelta(days=1)
@@ -195,20 +195,22 @@ def lines_of(day: date, seed: int = SEED) -> tuple[list[Line], Day]:
     come_late = _held_back(yesterday, seed)
     place = {id(flight): float(number) for number, flight in enumerate(flights)}
     # 1. Each flight once; of the one that is held back, a broken line alone.
-    lines = [Line(place=place[id(flight)], raw=json_of(flight), flight=flight) for flight in sent]
+    lines = [
+        FlightLine(place=place[id(flight)], raw=json_of(flight), flight=flight) for flight in sent
+    ]
     # 2. The repeats: some lines later in the same file, and yesterday's among the first lines.
     for flight in repeated:
         behind = 1 + _share("behind", flight, seed) * REPEAT_LINES_MAX
         at = place[id(flight)] + behind
-        lines.append(Line(place=at, raw=json_of(flight), flight=flight))
+        lines.append(FlightLine(place=at, raw=json_of(flight), flight=flight))
     for flight in [*resent, *([come_late] if come_late else [])]:
         at = _share("early", flight, seed) * REPEAT_LINES_MAX
-        lines.append(Line(place=at, raw=json_of(flight), flight=flight))
+        lines.append(FlightLine(place=at, raw=json_of(flight), flight=flight))
     # 3. The broken lines. Each stands before its good copy: it must not shadow that one.
     quarantined: Counter[str] = Counter()
     for reason, flight in _broken(day, seed):
         at, raw = place[id(flight)] - 0.5, _BROKEN[reason](flight)
-        lines.append(Line(place=at, raw=raw, flight=flight, broken=reason))
+        lines.append(FlightLine(place=at, raw=raw, flight=flight, broken=reason))
         quarantined[reason] += 1
     lines.sort(key=lambda line: line.place)
     in_batch = (day - FIRST_DAY).days % DAYS_PER_WEEK != 0
@@ -221,7 +223,7 @@ def lines_of(day: date, seed: int = SEED) -> tuple[list[Line], Day]:
         quarantined=quarantined.total(),
         rows_written=new,
     )
-    return lines, Day(day=day, counts=counts, quarantined=quarantined)
+    return lines, FlightDay(day=day, counts=counts, quarantined=quarantined)
 
 
 def _resent(day: date, seed: int) -> list[Flight]:

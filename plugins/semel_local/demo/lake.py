@@ -17,13 +17,13 @@ import typer
 from semel import console, settings
 from semel_local import stack
 from semel_local.demo import airflow_api, exact, flights, follow
-from semel_local.demo.progress import Progress, next_week
+from semel_local.demo.progress import DemoProgress, next_week
 from semel_local.demo.stream import declare
 from semel_local.demo.week import show_verdict
 from semel_local.stack import layout
 
 if TYPE_CHECKING:  # DuckDB and the client of the store take a moment to import.
-    from semel.audit import Verdict
+    from semel.audit import AuditVerdict
     from semel_local.demo.bucket import Bucket
 
 PIPELINE = "flights_lake"
@@ -50,7 +50,7 @@ def run_lake(*, as_json: bool) -> None:
     ends, address = stack.connection(), stack.server_address("store")
     bucket, api = _bucket(address), airflow_api.of_stack(ends)
     # 2.
-    Progress(week=week, done=False).save(NAME)
+    DemoProgress(week=week, done=False).save(NAME)
     days = flights.days_of(week)
     for day in days:
         lines = flights.lines_of(day)[0]
@@ -60,7 +60,7 @@ def run_lake(*, as_json: bool) -> None:
     # 3.
     run_id = f"demo-week-{week:02d}"
     tasks = follow.run_all(api, [PIPELINE], run_id)
-    Progress(week=week).save(NAME)
+    DemoProgress(week=week).save(NAME)
     # 4.
     table = spec.sink.table
     merged = bucket.compact(table)
@@ -95,7 +95,7 @@ def _bucket(server: str) -> "Bucket":
     return Bucket(server, layout.secret("store_password"))
 
 
-def _show(payload: dict[str, Any], verdict: "Verdict") -> None:
+def _show(payload: dict[str, Any], verdict: "AuditVerdict") -> None:
     show, true = console.result.print, payload["truth"]
     show()
     show(exact.table(exact.weeks_told(payload["week"]), {PIPELINE: payload["found"]}, true))

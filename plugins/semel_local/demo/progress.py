@@ -15,14 +15,14 @@ from semel.pipeline.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class DemoProgress:
     """The week that was landed last, and whether its run has succeeded; of the demo `of`."""
 
     week: int = 0
     done: bool = True
 
     @classmethod
-    def load(cls, of: str = "demo") -> "Progress":
+    def load(cls, of: str = "demo") -> "DemoProgress":
         """What an earlier demo has written, or that there was none."""
         try:
             return cls(**json.loads(_file(of).read_text(encoding="utf-8")))
@@ -48,7 +48,7 @@ def next_week(
     kept = [layout.of(each) for each in pipelines]
     left = chain(*(folder.glob(files) for folder in folders),
                  *(layout.markers(each).glob("*.json") for each in kept))
-    known = Progress.load(of)
+    known = DemoProgress.load(of)
     week = known.week + known.done
     flights.days_of(week)
     found = next(left, None)

@@ -37,7 +37,7 @@ IN_FLIGHT_MAX = 1000
 T = TypeVar("T")
 
 
-class Stream:
+class DemoStream:
     """The demo's stream on one server, by its HOST:PORT. UnavailableError: it does not answer."""
 
     def __init__(self, server: str) -> None:
@@ -62,12 +62,12 @@ class Stream:
         """How many messages were ever published: a demo that died may have sent a part."""
         return self._do(lambda js: js.stream_info(STREAM)).state.last_seq
 
-    def publish(self, lines: Sequence[flights.Line], after: int) -> None:
+    def publish(self, lines: Sequence[flights.FlightLine], after: int) -> None:
         """Send lines; the server takes each only as the one behind the message numbered `after`,
         and so on, so that none is left out or doubled.
         """
 
-        def one(js: Any, at: int, line: flights.Line) -> Awaitable[Any]:
+        def one(js: Any, at: int, line: flights.FlightLine) -> Awaitable[Any]:
             headers = {"Nats-Expected-Last-Sequence": str(at)}
             if line.broken != "id_missing":
                 headers["Event-Id"] = event_id(line.flight)

@@ -22,7 +22,7 @@ import typer
 from semel import console, failpoints, settings
 from semel_local import stack
 from semel_local.demo import airflow_api, exact, flights, follow
-from semel_local.demo.progress import Progress, next_week
+from semel_local.demo.progress import DemoProgress, next_week
 from semel_local.demo.stream import declare
 from semel_local.demo.week import show_verdict
 from semel.errors import TerminalError
@@ -30,8 +30,8 @@ from semel.pipeline.spec import Spec
 from semel_local.stack import layout
 
 if TYPE_CHECKING:  # DuckDB and the client of NATS take a moment to import.
-    from semel.audit import Verdict
-    from semel_local.demo.publisher import Stream
+    from semel.audit import AuditVerdict
+    from semel_local.demo.publisher import DemoStream
 
 PIPELINE = "flights_queue"
 
@@ -81,12 +81,12 @@ def run_queue(*, as_json: bool) -> None:
     ends, address = stack.connection(), stack.server_address("nats")
     stream, api = _stream(address), airflow_api.of_stack(ends)
     # 2.
-    Progress(week=week, done=False).save(NAME)
+    DemoProgress(week=week, done=False).save(NAME)
     _publish(week, stream)
     # 3.
     run_id = f"demo-week-{week:02d}"
     tasks = follow.run_all(api, [PIPELINE], run_id)
-    Progress(week=week).save(NAME)
+    DemoProgress(week=week).save(NAME)
     # 4.
     came = came_to(_sealed(spec))
     true = true_of(week, came) | {"left_in_the_queue": 0}
@@ -112,10 +112,10 @@ def run_queue(*, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _stream(server: str) -> "Stream":
-    from semel_local.demo.publisher import Stream
+def _stream(server: str) -> "DemoStream":
+    from semel_local.demo.publisher import DemoStream
 
-    made = Stream(server)
+    made = DemoStream(server)
     made.make()
     return made
 
@@ -128,7 +128,7 @@ def _sealed(spec: Spec) -> Path:
     return spec.source.spool_of(spec.name) / "sealed"
 
 
-def _publish(week: int, stream: "Stream") -> None:
+def _publish(week: int, stream: "DemoStream") -> None:
     """Publish what is not there yet of the week; what befalls it happens once, as it comes."""
     days = flights.days_of(week)
     end = sum(flights.truth_of(number).counts.records_read for number in range(1, week))
@@ -211,7 +211,7 @@ def numbers_of(week: int, came: Came, true: exact.Numbers) -> exact.Numbers:
     }
 
 
-def _show(payload: dict[str, Any], verdict: "Verdict") -> None:
+def _show(payload: dict[str, Any], verdict: "AuditVerdict") -> None:
     show = console.result.print
     show()
     title = exact.weeks_told(payload["week"])

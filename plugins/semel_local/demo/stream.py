@@ -25,14 +25,14 @@ from semel.archive.marker import marker_paths
 from semel.declare import wording
 from semel_local.demo import airflow_api, exact, flights, follow
 from semel_local.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi
-from semel_local.demo.progress import Progress, next_week
+from semel_local.demo.progress import DemoProgress, next_week
 from semel_local.demo.week import show_verdict
 from semel.errors import TerminalError, UnavailableError
 from semel.pipeline.spec import Spec
 
 if TYPE_CHECKING:  # DuckDB and Kafka's client take a moment to import: the first line comes before.
-    from semel.audit import Verdict
-    from semel_local.demo.topics import Sent, Topics
+    from semel.audit import AuditVerdict
+    from semel_local.demo.topics import Sent, DemoTopics
 
 LIVE, BY_DATE = "flights_live", "flights_by_date"
 
@@ -62,11 +62,11 @@ def run_stream(*, as_json: bool) -> None:
     servers, ends = stack.server_address("kafka"), stack.connection()
     topics, api = _topics(servers), airflow_api.of_stack(ends)
     # 2., 3.
-    Progress(week=week, done=False).save(NAME)
+    DemoProgress(week=week, done=False).save(NAME)
     days = flights.days_of(week)
     watch = Watch(api=api, live=live, days=days)
     _through(week, topics, api, watch)
-    Progress(week=week).save(NAME)
+    DemoProgress(week=week).save(NAME)
     # 4.
     true, rows = exact.of_weeks(week), exact.true_rows(week)
     found = {
@@ -108,17 +108,17 @@ def declare(folder: Path, files: Sequence[Path] = FILES) -> None:
             new.replace(folder / source.name)
 
 
-def _topics(servers: str) -> "Topics":
-    from semel_local.demo.topics import Topics
+def _topics(servers: str) -> "DemoTopics":
+    from semel_local.demo.topics import DemoTopics
 
-    return Topics(servers)
+    return DemoTopics(servers)
 
 
 def _next_week(live: Spec, by_date: Spec) -> int:
     return next_week((live, by_date), [by_date.sink_path()], NAME)
 
 
-def _through(week: int, topics: "Topics", api: AirflowApi, watch: "Watch") -> None:
+def _through(week: int, topics: "DemoTopics", api: AirflowApi, watch: "Watch") -> None:
     """Send the week's messages, and wait until both pipelines have taken them."""
     from semel_local.demo.topics import ABORTED
 
@@ -146,7 +146,7 @@ def _through(week: int, topics: "Topics", api: AirflowApi, watch: "Watch") -> No
     api.pause(LIVE)
 
 
-def _send(topics: "Topics", days: Sequence[date], there: "Sent") -> None:
+def _send(topics: "DemoTopics", days: Sequence[date], there: "Sent") -> None:
     sent = topics.send(days, there)
     console.say(f"sent {days[0]} to {days[-1]}: {sent:,} messages to the topic flights")
 
@@ -222,7 +222,7 @@ class Watch:
         )
 
 
-def _show(payload: dict[str, Any], verdicts: dict[str, "Verdict"]) -> None:
+def _show(payload: dict[str, Any], verdicts: dict[str, "AuditVerdict"]) -> None:
     show = console.result.print
     show()
     show(exact.table(exact.weeks_told(payload["week"]), payload["found"], payload["truth"]))

@@ -46,7 +46,7 @@ Sent = Counter[tuple[date, int]]
 """How many messages of a day's are in a partition: the first ones of those that belong there."""
 
 
-class Topics:
+class DemoTopics:
     """Producers and consumers of one cluster, by its HOST:PORT."""
 
     def __init__(self, servers: str) -> None:

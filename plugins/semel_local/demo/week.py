@@ -11,14 +11,14 @@ from semel_local import stack
 from semel.archive.marker import Marker, markers_of
 from semel.declare import wording
 from semel_local.demo import airflow_api, by_airport, by_day, exact, flights, follow
-from semel_local.demo.progress import Progress, next_week
+from semel_local.demo.progress import DemoProgress, next_week
 from semel.errors import TerminalError
 from semel.model.manifest import Kind
 from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 
 if TYPE_CHECKING:  # DuckDB takes a moment to import, and the first line should not wait for it.
-    from semel.audit import Verdict
+    from semel.audit import AuditVerdict
 
 PIPELINE = "flights"
 
@@ -45,7 +45,7 @@ def run_week(*, as_json: bool) -> None:
     tasks = follow.run_all(api, (PIPELINE, by_day.PIPELINE), run_id)
     marker = _marker(spec, f"airflow:{PIPELINE}:{run_id}")
     chained_run = by_airport.wait_for(api, chained, marker, since)
-    Progress(week=week).save()
+    DemoProgress(week=week).save()
     found, true = exact.of_batch(marker), exact.of_week(truth)
     days = by_day.compare(daily, week)
     airports = by_airport.found(chained), by_airport.true(week)
@@ -92,7 +92,7 @@ def _next_week(spec: Spec, *others: Spec) -> int:
 
 def _land(spec: Spec, week: int) -> flights.Truth:
     # Written down first: when this process dies in between, the next call finishes this week.
-    Progress(week=week, done=False).save()
+    DemoProgress(week=week, done=False).save()
     truth = flights.write_week(spec.source_root(), week)
     first, last = truth.days[0].day, truth.days[-1].day
     console.progress.print(
@@ -114,7 +114,9 @@ def _marker(spec: Spec, request_key: str) -> Marker:
     )
 
 
-def _show(payload: dict[str, Any], days: by_day.Compared, verdicts: dict[str, "Verdict"]) -> None:
+def _show(
+    payload: dict[str, Any], days: by_day.Compared, verdicts: dict[str, "AuditVerdict"]
+) -> None:
     show = console.result.print
     found, true = payload["found"], payload["truth"]
     title = f"week {payload['week']}, batch {payload['batch_id']}"
@@ -141,7 +143,7 @@ def _show(payload: dict[str, Any], days: by_day.Compared, verdicts: dict[str, "V
     by_day.show_query()
 
 
-def show_verdict(name: str, verdict: "Verdict") -> None:
+def show_verdict(name: str, verdict: "AuditVerdict") -> None:
     """Print on one line whether an audit passed; before it, what is broken."""
     for check in verdict.checks:
         for offender in check.offenders[:1]:

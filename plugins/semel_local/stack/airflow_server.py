@@ -19,7 +19,7 @@ from semel import settings
 from semel.errors import TerminalError
 from semel_local.stack import layout, postgres, spark_server
 from semel_local.stack.layout import Echo
-from semel_local.stack.leader import Part
+from semel_local.stack.leader import ChildProcess
 
 USER = "admin"
 
@@ -113,10 +113,10 @@ def environment(
     }
 
 
-def parts(env: dict[str, str]) -> list[Part]:
+def parts(env: dict[str, str]) -> list[ChildProcess]:
     """How supervisor runs the four."""
     return [
-        Part(
+        ChildProcess(
             name=name,
             command=[layout.python(), "-m", "airflow", *command],
             env=env,

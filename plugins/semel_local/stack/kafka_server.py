@@ -22,7 +22,7 @@ from semel import settings
 from semel.errors import AGAIN, TerminalError
 from semel_local.stack import layout, maven
 from semel_local.stack.layout import Echo
-from semel_local.stack.leader import Part
+from semel_local.stack.leader import ChildProcess
 
 NAME = "kafka"
 """Of the part, and of the connection that leads to it."""
@@ -108,9 +108,9 @@ def java() -> str:
     return found
 
 
-def part() -> Part:
+def part() -> ChildProcess:
     """How supervisor runs it. Its ports are in its settings, so a new one is no other part."""
-    return Part(
+    return ChildProcess(
         name=NAME,
         command=command(_java(), _jars(), _folder()),
         env={},

@@ -27,7 +27,7 @@ from types import FrameType
 from typing import Any
 
 from semel_local.stack import process
-from semel_local.stack.process import Identity
+from semel_local.stack.process import ProcessIdentity
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -39,7 +39,7 @@ START_GRACE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ChildProcess:
     """What a leader starts. It is written to a file of mode 0600, for `env` holds passwords."""
 
     name: str
@@ -53,7 +53,7 @@ class Part:
     stop_seconds: float
 
     @classmethod
-    def read(cls, path: Path) -> "Part":
+    def read(cls, path: Path) -> "ChildProcess":
         """The part that a file describes."""
         return cls(**json.loads(path.read_text(encoding="utf-8")))
 
@@ -66,8 +66,8 @@ class Part:
 class Record:
     """Who leads a part and which process, the opener of its session, is the part's main one."""
 
-    leader: Identity
-    main: Identity
+    leader: ProcessIdentity
+    main: ProcessIdentity
     stop_signal: int
 
     @classmethod
@@ -78,8 +78,8 @@ class Record:
         except FileNotFoundError:
             return None
         return cls(
-            leader=Identity(**row["leader"]),
-            main=Identity(**row["main"]),
+            leader=ProcessIdentity(**row["leader"]),
+            main=ProcessIdentity(**row["main"]),
             stop_signal=row["stop_signal"],
         )
 
@@ -121,7 +121,7 @@ def end_recorded(path: Path, seconds: float) -> int:
     return len(found)
 
 
-def lead(part: Part) -> int:
+def lead(part: ChildProcess) -> int:
     """Run one part until it ends. Returns its exit code."""
     record = Path(part.record)
     # 1. A former leader was killed: its part would hold our port and do our work beside us.
@@ -152,7 +152,7 @@ class _Stopping:
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: ChildProcess) -> None:
         self.part = part
         self.main: int | None = None
         for number in self.SIGNALS:
@@ -169,7 +169,7 @@ class _Stopping:
         signal.setitimer(signal.ITIMER_REAL, self.part.stop_seconds)
 
 
-def _start(part: Part) -> int:
+def _start(part: ChildProcess) -> int:
     # Another user's supplementary groups would be root's: none, so that nothing is inherited.
     other = {"user": part.user, "group": part.user, "extra_groups": []} if part.user else {}
     started = subprocess.Popen(
@@ -214,4 +214,4 @@ def _end_orphans() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(lead(Part.read(Path(sys.argv[1]))))
+    sys.exit(lead(ChildProcess.read(Path(sys.argv[1]))))

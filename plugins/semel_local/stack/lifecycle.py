@@ -23,7 +23,7 @@ from semel_local.stack import (
 )
 from semel_local.stack.servers import SERVERS
 from semel_local.stack.layout import Echo
-from semel_local.stack.leader import Part, Record
+from semel_local.stack.leader import ChildProcess, Record
 from semel_local.stack.states import Health, PartState, StackState
 
 STOP_ORDER = (tuple(airflow_server.COMMANDS), ("spark",), ("postgres", *SERVERS))
@@ -47,7 +47,7 @@ class Wanted:
     among `servers` are not started: to ask for one later shall restart nothing.
     """
 
-    parts: list[Part]
+    parts: list[ChildProcess]
     servers: list[str]
     ports: dict[str, int]
     airflow_env: dict[str, str]

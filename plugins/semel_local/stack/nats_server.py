@@ -16,7 +16,7 @@ from signal import SIGTERM
 from semel import settings
 from semel_local.stack import layout
 from semel_local.stack.layout import Echo
-from semel_local.stack.leader import Part
+from semel_local.stack.leader import ChildProcess
 
 NAME = "nats"
 """Of the part, and of the connection that leads to it."""
@@ -41,9 +41,9 @@ def fetch(echo: Echo) -> None:  # noqa: ARG001 - there is nothing to fetch
     """Nothing: a package has its program."""
 
 
-def part() -> Part:
+def part() -> ChildProcess:
     """How supervisor runs it. Its port is in its settings, so a new one is no other part."""
-    return Part(
+    return ChildProcess(
         name=NAME,
         command=[str(_program()), "-c", str(_settings())],
         env={},

@@ -13,7 +13,7 @@ from signal import SIGTERM
 from semel import settings
 from semel_local.stack import golang, layout
 from semel_local.stack.layout import Echo
-from semel_local.stack.leader import Part
+from semel_local.stack.leader import ChildProcess
 
 NAME = "store"
 """Of the part, and of the connection that leads to it."""
@@ -51,11 +51,11 @@ def fetch(echo: Echo) -> None:
         golang.built(MODULE, layout.folder(NAME))
 
 
-def part() -> Part:
+def part() -> ChildProcess:
     """How supervisor runs it. Its port is in a file, so a new one is no other part."""
     run = 'exec "$0" --port "$(cat "$1")" --health "$2" posix --sidecar "$4" "$3"'
     own = (_program(), _address(), _HEALTH, _folder("data"), _folder("attributes"))
-    return Part(
+    return ChildProcess(
         name=NAME,
         command=["/bin/sh", "-c", run, *map(str, own)],
         env={"ROOT_ACCESS_KEY": USER, "ROOT_SECRET_KEY": layout.secret("store_password")},

@@ -22,7 +22,7 @@ from psycopg import sql
 from semel.errors import TerminalError, first_line
 from semel_local.stack import layout
 from semel_local.stack.layout import Echo
-from semel_local.stack.leader import Part
+from semel_local.stack.leader import ChildProcess
 
 SYSTEM_USER = "semel"
 """Runs PostgreSQL when we are root."""
@@ -104,12 +104,12 @@ def home() -> Path:
     return here
 
 
-def part(port: int) -> Part:
+def part(port: int) -> ChildProcess:
     """How supervisor runs it. SIGINT is PostgreSQL's fast shutdown: clients are disconnected."""
     command = [str(_usable_binaries() / "bin" / "postgres"), "-D", str(home() / "data")]
     for name, value in {**SETTINGS, "port": str(port)}.items():
         command += ["-c", f"{name}={value}"]
-    return Part(
+    return ChildProcess(
         name="postgres",
         command=command,
         env={"LC_ALL": "C.UTF-8"},

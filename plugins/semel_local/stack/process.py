@@ -20,7 +20,7 @@ KILL_WAIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
+class ProcessIdentity:
     """One process, also after its pid was given to another: pid, start in ticks, boot."""
 
     pid: int
@@ -34,7 +34,7 @@ def boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def identify(pid: int) -> Identity | None:
+def identify(pid: int) -> ProcessIdentity | None:
     """The identity of a living process, or None. A zombie has ended, so it counts as none."""
     try:
         found = psutil.Process(pid)
@@ -44,15 +44,15 @@ def identify(pid: int) -> Identity | None:
         seconds = found.create_time() - psutil.boot_time()
     except psutil.NoSuchProcess:
         return None
-    return Identity(pid=pid, started_ticks=round(seconds * TICKS_PER_SECOND), boot=boot())
+    return ProcessIdentity(pid=pid, started_ticks=round(seconds * TICKS_PER_SECOND), boot=boot())
 
 
-def alive(identity: Identity) -> bool:
+def alive(identity: ProcessIdentity) -> bool:
     """Whether exactly this process lives, not another one with its pid."""
     return identify(identity.pid) == identity
 
 
-def session_members(leader: Identity) -> list[int]:
+def session_members(leader: ProcessIdentity) -> list[int]:
     """Pids of the session that `leader` opened, also when it has ended itself.
 
     The kernel does not give a pid away while a session has its number, so members without a

@@ -13,7 +13,7 @@ from semel.errors import TerminalError
 from semel.settings import LEDGER_VARIABLE
 from semel.spark.settings import CONNECT_VARIABLES, LOOPBACK, SETTINGS
 from semel_local.stack import layout
-from semel_local.stack.leader import Part
+from semel_local.stack.leader import ChildProcess
 
 _PROGRAM = Path(semel.__file__).with_name("spark") / "connect_server.py"
 
@@ -92,7 +92,7 @@ def connection(remote_url: str) -> dict[str, object]:
     return fields
 
 
-def part(port: int) -> Part:
+def part(port: int) -> ChildProcess:
     """How supervisor runs it: spark-submit in the foreground, which becomes the JVM."""
     spark = installed()
     work = layout.folder("spark")
@@ -107,7 +107,7 @@ def part(port: int) -> Part:
     ]
     for name, value in conf.items():
         command += ["--conf", f"{name}={value}"]
-    return Part(
+    return ChildProcess(
         name="spark",
         command=[*command, str(_PROGRAM)],
         env={

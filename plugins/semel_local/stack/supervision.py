@@ -19,7 +19,7 @@ from supervisor.xmlrpc import Faults, SupervisorTransport
 from semel import __version__
 from semel.errors import TerminalError, UnavailableError
 from semel_local.stack import layout, process
-from semel_local.stack.leader import Part, end_recorded
+from semel_local.stack.leader import ChildProcess, end_recorded
 
 SOCKET_PATH_MAX = 90
 """Longest path of a socket that we bind: the system's 107, and supervisor appends its pid."""
@@ -63,7 +63,7 @@ def make_socket_path() -> Path:
     return path
 
 
-def configuration(parts: Iterable[Part], socket: Path) -> str:
+def configuration(parts: Iterable[ChildProcess], socket: Path) -> str:
     """supervisord.conf for these parts, which are started by name and never by themselves."""
     folder = layout.folder("supervisor")
     lines = [
@@ -105,7 +105,7 @@ def configuration(parts: Iterable[Part], socket: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def digest(parts: Iterable[Part]) -> str:
+def digest(parts: Iterable[ChildProcess]) -> str:
     """Names the settings: another digest means that what runs is not what is wanted now.
 
     What differs from shell to shell and changes nothing is left out.
@@ -118,7 +118,7 @@ def digest(parts: Iterable[Part]) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
-def start(parts: list[Part]) -> None:
+def start(parts: list[ChildProcess]) -> None:
     """Write the configuration and start supervisord as a daemon; it starts no part by itself."""
     configured = layout.folder("supervisor") / "supervisord.conf"
     layout.write_private(configured, configuration(parts, make_socket_path()))
@@ -144,7 +144,7 @@ def start(parts: list[Part]) -> None:
     layout.update(digest=digest(parts))
 
 
-def running() -> process.Identity | None:
+def running() -> process.ProcessIdentity | None:
     """supervisord's process, or None when it does not answer."""
     try:
         return process.identify(int(str(_call("getPID"))))
@@ -208,7 +208,7 @@ def shut_down() -> None:
     layout.update(socket="", digest="")
 
 
-def _deaf() -> process.Identity | None:
+def _deaf() -> process.ProcessIdentity | None:
     """A supervisord of ours that lives but does not answer: its socket was removed."""
     folder = layout.folder("supervisor")
     try:
@@ -233,11 +233,11 @@ def end_leftovers(names: Iterable[str]) -> int:
 
 def _stop_seconds(name: str) -> float:
     path = layout.folder("supervisor") / f"{name}.json"
-    own = Part.read(path).stop_seconds if path.exists() else 0.0
+    own = ChildProcess.read(path).stop_seconds if path.exists() else 0.0
     return own + KILL_MARGIN_SECONDS
 
 
-def _part_file(part: Part) -> Path:
+def _part_file(part: ChildProcess) -> Path:
     return layout.folder("supervisor") / f"{part.name}.json"
 
 

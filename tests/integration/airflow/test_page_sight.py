@@ -9,7 +9,7 @@ from fixtures.batches.account import run
 from fixtures.batches.workbench import Workbench, events
 from fixtures.wait import wait_for
 from semel.airflow.page import common
-from semel.airflow.page.looks import Looks
+from semel.airflow.page.looks import QueryCache
 from semel.ledger import Ledger
 
 
@@ -25,7 +25,7 @@ def test_a_long_look_is_not_shown_beside_a_newer_ledger(
         return next(numbers)
 
     monkeypatch.setattr(common, "ledger", lambda: ledger)
-    monkeypatch.setattr(common, "_looks", Looks(0.05))
+    monkeypatch.setattr(common, "_looks", QueryCache(0.05))
     monkeypatch.setattr(common.Sight, "of", slow)
 
     def seen() -> int | None:

@@ -16,7 +16,7 @@ from fixtures.wait import wait_for
 from semel.airflow.page.plot import HEIGHT, LINES_MAX, plot, plot_days
 from semel.ledger import Ledger
 from semel.model.batch import Counts
-from semel.model.complete import State
+from semel.model.complete import WindowState
 from semel.pipeline.spec import Spec
 from semel.reports import completeness, counted
 from semel.reports.counted import Counted
@@ -148,7 +148,7 @@ def test_too_many_rows_are_told(
     assert found.cut and found.windows == whole.windows[:2]
 
 
-def window(day: int, *rows: tuple, state: State = State.COMPLETE) -> Counted:
+def window(day: int, *rows: tuple, state: WindowState = WindowState.COMPLETE) -> Counted:
     start = BEGIN + timedelta(days=day)
     return Counted(start=start, end=start + timedelta(days=1), state=state, rows=rows)
 
@@ -180,7 +180,7 @@ def test_a_plot_of_many_keys() -> None:
     """Those with the largest sums have a line; how many have none is said. Text is not drawn."""
     windows = [
         window(n, *(((f"k{k:02}",), (k, "text")) for k in range(20)), state=state)
-        for n, state in enumerate((State.COMPLETE, State.NOT_YET))
+        for n, state in enumerate((WindowState.COMPLETE, WindowState.NOT_YET))
     ]
     drawn = plot(windows, 0, keyed=True, show=lambda at: f"{at:%d}")
     assert [line.label for line in drawn.lines] == [f"k{19 - n}" for n in range(LINES_MAX)]
@@ -207,7 +207,7 @@ def test_labels_of_hours_do_not_overlap(count: int, pixels: int) -> None:
     hours = [BEGIN + timedelta(hours=n) for n in range(count)]
     rows = ((("ann",), (1,)),)
     windows = [
-        Counted(start=at, end=at + timedelta(hours=1), state=State.COMPLETE, rows=rows)
+        Counted(start=at, end=at + timedelta(hours=1), state=WindowState.COMPLETE, rows=rows)
         for at in hours
     ]
     drawn = plot(windows, 0, keyed=True, show=lambda at: f"{at:%Y-%m-%d %H:%M}")

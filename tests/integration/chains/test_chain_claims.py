@@ -19,7 +19,7 @@ from semel.pipeline.spec import Spec
 from semel.plan import partitions, plan
 from semel.repair.accept import accept_file
 from semel.repair.adopt import adopt
-from semel.reports.gaps import State, gaps
+from semel.reports.gaps import GapReason, gaps
 from semel.runs import replay
 from semel.sources import Partition
 from semel.sources.pipeline.source import FinalizedBatches
@@ -93,7 +93,7 @@ def test_plan_gaps_and_accept_name_the_batch_that_waits(
     assert done.batch is None and done.refusals == () and waits in lines[0]
     found = gaps(ledger, spec)
     assert {(gap.state, gap.start, gap.end, gap.batch_id) for gap in found.gaps} == {
-        (State.PLANNED, 0, 10, batch), (State.WAITING, 0, 5, None)
+        (GapReason.PLANNED, 0, 10, batch), (GapReason.WAITING, 0, 5, None)
     }  # fmt: skip
     falls_silent(ledger)
     capsys.readouterr()
@@ -150,7 +150,7 @@ def test_half_of_a_part_that_committed(
     """One batch has committed the first rows of a part, another one died with the rest: once the
     part is replayed, the orphan goes, so that the replay of the first may read all of it.
     """
-    monkeypatch.setattr(FinalizedBatches, "stop", SealedSource.stop)
+    monkeypatch.setattr(FinalizedBatches, "stop", SealedSource.last_record_end)
     spec = up.spec(limits={"records_per_batch_max": 4})
     first = run(ledger, spec, "r1").plan.batch.batch_id
     orphan = staged(ledger, spec, "r2")

@@ -25,16 +25,16 @@ from semel.errors import UnavailableError
 from semel.ledger.migrate import migrate
 from semel.model.windows import zones_version
 from semel.spark import check as module
-from semel.spark.check import CHECK_TASK_SECONDS, Check, Checked, check
+from semel.spark.check import CHECK_TASK_SECONDS, CheckResult, Checked, check
 from semel.spark.engine import SparkEngine
-from semel.spark.probe import Answer
+from semel.spark.probe import ProbeResult
 
 NOWHERE = "sc://127.0.0.1:1"
 DSN = settings.LEDGER_VARIABLE
 HIDDEN = "postgresql://semel:hidden@127.0.0.1:1/semel"
 
 
-def wrong(found: Checked) -> list[Check]:
+def wrong(found: Checked) -> list[CheckResult]:
     return [one for one in found.checks if not one.ok]
 
 
@@ -47,7 +47,7 @@ def migrated(postgres: str, patch: pytest.MonkeyPatch) -> Iterator[str]:
         yield dsn
 
 
-Look = Callable[[], list[Check]]
+Look = Callable[[], list[CheckResult]]
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def driver(
     bench.write("in/a.jsonl", events(0, 5))
     with migrated(postgres, monkeypatch) as dsn:
 
-        def look() -> list[Check]:
+        def look() -> list[CheckResult]:
             found = check([spec], NOWHERE, quiet)
             assert "hidden" not in repr(found) and sa.make_url(dsn).password not in repr(found)
             return [one for one in wrong(found) if one.name != "Spark"]
@@ -195,12 +195,12 @@ def test_files_of_other_users(shared: Workbench) -> None:
     path = folder / "task-1"
     path.touch()
     os.chown(path, 1, 1)
-    answer = Answer(
+    answer = ProbeResult(
         host="h", process=1, user=1, python="3", semel="0", time_seconds=0.0, ahead_seconds=None,
         cache="", made=[str(path)], troubles={},
     )  # fmt: skip
 
-    def links() -> Check:
+    def links() -> CheckResult:
         found = Checked(answers=[answer])
         with ordinary_user():
             module._links(found, [folder])

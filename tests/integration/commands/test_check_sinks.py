@@ -32,7 +32,7 @@ from semel.errors import UnavailableError
 from semel.sinks.kafka.facts import check_replicas
 from semel.sinks.kafka.target import KafkaTarget
 from semel.spark import check as module
-from semel.spark.check import Check, Checked
+from semel.spark.check import CheckResult, Checked
 
 PASSWORD = "pa55 of nobody's business"
 SECONDS_MAX = 10
@@ -48,7 +48,7 @@ class Output:
         self.bench, self.patch = bench, patch
         self.sink: dict[str, object] = {}
 
-    def look(self) -> Check:
+    def look(self) -> CheckResult:
         found, began = Checked(), time.monotonic()
         module._sinks(found, [self.bench.spec(sink=self.sink)], quiet)
         assert time.monotonic() - began < SECONDS_MAX
@@ -174,7 +174,7 @@ def test_topics_that_no_batch_can_land_in(output: TopicOutput, case: str) -> Non
     harm, mend, words = TOPICS[case]
     harm(output)
 
-    def told() -> Check | None:
+    def told() -> CheckResult | None:
         one = output.look()
         return one if not one.ok and words in f"{one.detail} {one.remedy}" else None
 

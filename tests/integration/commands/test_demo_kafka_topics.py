@@ -7,21 +7,21 @@ import pytest
 
 from fixtures.kafka.broker import Kafka
 from semel_local.demo import flights, topics
-from semel_local.demo.topics import ABORTED, NOBODY, PARTITIONS, Topics
+from semel_local.demo.topics import ABORTED, NOBODY, PARTITIONS, DemoTopics
 
 DAYS = [date(2013, 1, 1), date(2013, 1, 2)]
 
 
 @pytest.fixture
-def made(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> Topics:
+def made(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> DemoTopics:
     """With a topic of this test's own."""
     monkeypatch.setattr(topics, "TOPIC", f"flights-{secrets.token_hex(6)}")
-    found = Topics(kafka.broker.bootstrap)
+    found = DemoTopics(kafka.broker.bootstrap)
     found.make()
     return found
 
 
-def test_a_producer_that_died_goes_on(made: Topics, kafka: Kafka) -> None:
+def test_a_producer_that_died_goes_on(made: DemoTopics, kafka: Kafka) -> None:
     """Each line of a day's file is one message: in its order, with its key and its flight's time.
 
     What was sent is not sent again, and of an aborted transaction nothing is there to be read.

@@ -11,18 +11,18 @@ from nats.js.client import JetStreamContext
 from fixtures.queue.nats import Nats
 from fixtures.wait import wait_for
 from semel_local.demo import flights, publisher
-from semel_local.demo.publisher import Stream, event_id
+from semel_local.demo.publisher import DemoStream, event_id
 from semel.errors import UnavailableError
 
 LINES = flights.lines_of(date(2013, 1, 1))[0]
 
 
 @pytest.fixture
-def made(nats: Nats, monkeypatch: pytest.MonkeyPatch) -> Stream:
+def made(nats: Nats, monkeypatch: pytest.MonkeyPatch) -> DemoStream:
     """With a stream of this test's own, whose deadlines are short."""
     monkeypatch.setattr(publisher, "STREAM", f"flights-{secrets.token_hex(6)}")
     monkeypatch.setattr(publisher, "ACK_WAIT_SECONDS", 0.5)
-    found = Stream(f"127.0.0.1:{nats.port}")
+    found = DemoStream(f"127.0.0.1:{nats.port}")
     found.make()
     return found
 
@@ -38,7 +38,7 @@ def messages(nats: Nats) -> list[tuple[bytes, dict[str, str]]]:
     return nats.do(read)
 
 
-def test_the_nth_message_is_the_nth_line(made: Stream, nats: Nats) -> None:
+def test_the_nth_message_is_the_nth_line(made: DemoStream, nats: Nats) -> None:
     """A publisher that goes on sends the rest. Each flight has one id in all of its messages, and
     what is to have none has none. One that is wrong about what is there sends nothing.
     """
@@ -59,7 +59,7 @@ def test_the_nth_message_is_the_nth_line(made: Stream, nats: Nats) -> None:
     assert len(ids) == len(known) < len(LINES)
 
 
-def test_what_is_forgotten_comes_again(made: Stream, nats: Nats) -> None:
+def test_what_is_forgotten_comes_again(made: DemoStream, nats: Nats) -> None:
     """The first messages, with their numbers, as their second delivery; none is lost."""
     made.publish(LINES[:20], 0)
     assert made.forget(5) == 5
@@ -79,7 +79,7 @@ def test_what_is_forgotten_comes_again(made: Stream, nats: Nats) -> None:
 
 
 def test_a_wait_that_lapses_in_the_client(
-    made: Stream, nats: Nats, monkeypatch: pytest.MonkeyPatch
+    made: DemoStream, nats: Nats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Just as the server says that nothing is there. nats-py has asyncio's error for that, and its
     own where the server says nothing; for both, nothing has come.
@@ -94,7 +94,7 @@ def test_a_wait_that_lapses_in_the_client(
 
 def test_a_server_that_is_away_is_told(nats: Nats) -> None:
     """In a sentence, with where to look."""
-    away = Stream("127.0.0.1:1")
+    away = DemoStream("127.0.0.1:1")
     with pytest.raises(UnavailableError, match="the demo's NATS server: ") as raised:
         away.published()
     assert raised.value.next == "semel status"

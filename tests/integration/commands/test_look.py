@@ -13,7 +13,7 @@ from fixtures.commands.shell import Shell
 from semel.audit import audit
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.reports.gaps import State, gaps
+from semel.reports.gaps import GapReason, gaps
 
 ODD = [
     b"{not json", b'{"id": "e1", "n": "text"}', b'{"n": 1}', b"", b'{"id": null}', b"\xff\xfe",
@@ -82,11 +82,11 @@ def test_gaps(bench: Workbench, ledger: Ledger) -> None:
     path = bench.write("in/a.jsonl", events(0, 10))
     size = path.stat().st_size
     (gap,) = gaps(ledger, spec).gaps
-    assert (gap.start, gap.end, gap.state) == (0, size, State.UNCLAIMED)
+    assert (gap.start, gap.end, gap.state) == (0, size, GapReason.UNCLAIMED)
     assert gaps(ledger, spec).idle
     batch = plan(ledger, spec, "r1").batch
     (gap,) = gaps(ledger, spec).gaps
-    assert (gap.end, gap.state, gap.batch_id) == (size, State.PLANNED, batch.batch_id)
+    assert (gap.end, gap.state, gap.batch_id) == (size, GapReason.PLANNED, batch.batch_id)
     assert not gap.silent
     assert not gaps(ledger, spec).idle
     run(ledger, spec, "r1")
@@ -94,7 +94,7 @@ def test_gaps(bench: Workbench, ledger: Ledger) -> None:
     with path.open("ab") as file:
         file.write(b'{"id": "half')
     (gap,) = gaps(ledger, spec).gaps
-    assert (gap.start, gap.end, gap.state, gap.idle) == (size, size + 12, State.WAITING, False)
+    assert (gap.start, gap.end, gap.state, gap.idle) == (size, size + 12, GapReason.WAITING, False)
     (bench.data / "in" / "out.jsonl").symlink_to("/etc/hostname")
     found = gaps(ledger, spec)
     assert [r.reason for r in found.refusals] == ["symlink"] and found.idle

@@ -21,7 +21,7 @@ from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 from semel.repair.adopt import adopt
 from semel.repair.adopt.history import History, histories
-from semel.repair.adopt.ids import GoneError, ids_of
+from semel.repair.adopt.ids import IdsLostError, ids_of
 from semel.repair.adopt.partitions import partitions_of
 from semel.spark.engine import SparkEngine
 
@@ -125,7 +125,7 @@ def test_three_ways_to_the_same_ids(
         assert found(spec, marker) == kept, f"without {kind}"
     for file in marker.of_kind(Kind.DECISIONS):
         marker.path_of(file).unlink()
-    with pytest.raises(GoneError, match=r"ids files: .*; output: .*; source: "):
+    with pytest.raises(IdsLostError, match=r"ids files: .*; output: .*; source: "):
         found(spec, marker)
 
 
@@ -155,7 +155,7 @@ def test_what_is_not_proven_is_not_used(bench: Workbench, ledger: Ledger, broken
         content["counts"] |= {"survivors": 51, "records_read": 51}
         marker.path.write_text(json.dumps(content))
         (marker,) = markers(spec.sink_path())
-    with pytest.raises(GoneError, match="output: .*source: "):
+    with pytest.raises(IdsLostError, match="output: .*source: "):
         found(spec, marker)
 
 

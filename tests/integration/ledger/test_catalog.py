@@ -19,7 +19,7 @@ from semel import limits
 from semel.catalog import payload
 from semel.catalog import runs as catalog
 from semel.catalog.payload import FilterCache
-from semel.catalog.runs import Run
+from semel.catalog.runs import IdRun
 from semel.collect import merge
 from semel.errors import AttemptLostError, CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger
@@ -92,7 +92,7 @@ class Catalog:
         )
         self.sql("UPDATE semel.pipeline SET commit_seq = :s", s=self.seq)
 
-    def store(self, ids: Ids, *, attempt_id: int | None = None, shard: int = 0, **bucket) -> Run:
+    def store(self, ids: Ids, *, attempt_id: int | None = None, shard: int = 0, **bucket) -> IdRun:
         h1, h2 = columns(ids)
         return payload.store_run(
             self.ledger,
@@ -105,12 +105,12 @@ class Catalog:
             h2=h2,
         )
 
-    def publish(self, ids: Ids, *, age: timedelta = timedelta(), **options) -> Run:
+    def publish(self, ids: Ids, *, age: timedelta = timedelta(), **options) -> IdRun:
         run = self.store(ids, **options)
         self.win(run.attempt_id, age)
         return next(each for each in self.live() if each.id_run_id == run.id_run_id)
 
-    def live(self) -> tuple[Run, ...]:
+    def live(self) -> tuple[IdRun, ...]:
         with self.ledger.transaction() as connection:
             return catalog.snapshot(connection, self.pipeline_id).runs
 
@@ -120,7 +120,7 @@ class Catalog:
         mask = payload.contains(self.ledger, cache or self.cache, runs, h1, h2)
         return {pair for pair, found in zip(sorted(asked), mask, strict=True) if found}
 
-    def pieces(self, run: Run, kind: payload.Stream) -> int:
+    def pieces(self, run: IdRun, kind: payload.PayloadStream) -> int:
         return self.sql(
             f"SELECT count(*) FROM semel.ids_{run.segment_id} WHERE id_run_id = :r AND kind = :k",
             r=run.id_run_id, k=kind,
@@ -231,14 +231,14 @@ def test_a_twin_stores_the_run_once(pipeline):
     ids, attempt_id = random_ids(20_000, 1), pipeline.attempt()
     gate = threading.Barrier(2)
 
-    def task(_: int) -> Run:
+    def task(_: int) -> IdRun:
         gate.wait()
         return pipeline.store(ids, attempt_id=attempt_id)
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(task, range(2))
     assert first == second
-    assert pipeline.pieces(first, payload.Stream.CHUNK) == -(-20_000 // limits.IDS_PER_CHUNK)
+    assert pipeline.pieces(first, payload.PayloadStream.CHUNK) == -(-20_000 // limits.IDS_PER_CHUNK)
     assert pipeline.known(ids, [first]) == ids
 
 

@@ -26,7 +26,7 @@ from fixtures.postgres.warehouse import Warehouse
 from semel import failpoints
 from semel.archive import layout
 from semel.archive.marker import markers_of
-from semel.audit import Verdict, audit
+from semel.audit import AuditVerdict, audit
 from semel.errors import CorruptionError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
@@ -56,10 +56,10 @@ class Output:
         self.bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
         run(self.ledger, self.spec, f"r{number}")
 
-    def audit(self) -> Verdict:
+    def audit(self) -> AuditVerdict:
         return audit(self.spec)
 
-    def proven(self) -> Verdict:
+    def proven(self) -> AuditVerdict:
         verdict = self.audit()
         assert verdict.ok, {c.name: c.offenders for c in verdict.checks if not c.ok}
         return verdict

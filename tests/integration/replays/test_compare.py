@@ -20,7 +20,7 @@ from fixtures.commands.shell import Shell
 from fixtures.postgres.warehouse import Warehouse
 from fixtures.spark.local import LocalEngine
 from semel.archive import layout
-from semel.compare import Cause, Range
+from semel.compare import Cause, BatchRange
 from semel.errors import (
     CorruptionError,
     RetryableError,
@@ -116,7 +116,7 @@ def test_equal_of_intervals(bench: Workbench, ledger: Ledger) -> None:
         bench.write(f"in/2026-01-0{day}.jsonl", events(day * 10, day * 10 + 15))
         span = (datetime(2026, 1, day, tzinfo=UTC), datetime(2026, 1, day + 1, tzinfo=UTC))
         run(ledger, spec, f"r{day}", span)
-    wanted = Range(start=datetime(2026, 1, 2, tzinfo=UTC), end=datetime(2026, 1, 4, tzinfo=UTC))
+    wanted = BatchRange(start=datetime(2026, 1, 2, tzinfo=UTC), end=datetime(2026, 1, 4, tzinfo=UTC))
     found = compared(ledger, spec, wanted=wanted)
     assert found.equal and found.batches == (3, 4) and found.known == 10
 
@@ -127,8 +127,8 @@ def test_equal_by_time(bench: Workbench, ledger: Ledger) -> None:
     land(bench, ledger, spec, 2)
     [time] = ledger.rows("look", "finalized", name="events")[1:]
     at = time["batch_time"]
-    assert compared(ledger, spec, wanted=Range(start=at, end=FAR_AHEAD)).batches == (2,)
-    assert compared(ledger, spec, wanted=Range(start=LONG_AGO, end=at)).batches == (1,)
+    assert compared(ledger, spec, wanted=BatchRange(start=at, end=FAR_AHEAD)).batches == (2,)
+    assert compared(ledger, spec, wanted=BatchRange(start=LONG_AGO, end=at)).batches == (1,)
 
 
 def test_known_ids_that_a_task_does_not_see(bench: Workbench, ledger: Ledger) -> None:
@@ -308,7 +308,7 @@ def test_with_another_pipeline(bench: Workbench, ledger: Ledger) -> None:
     batch(ledger, other)
     bench.write("in/b.jsonl", events(10, 20))
     batch(ledger, spec)
-    wanted = Range(start=LONG_AGO, end=FAR_AHEAD)
+    wanted = BatchRange(start=LONG_AGO, end=FAR_AHEAD)
     found = compared(ledger, spec, wanted=wanted, other=other)
     assert found.total == 10 and {d.kind for d in found.differences} == {"only_live"}
     batch(ledger, other)

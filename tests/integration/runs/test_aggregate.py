@@ -31,7 +31,7 @@ from semel.audit import audit
 from semel.audit import windows as audit_windows
 from semel.audit.windows import clock
 from semel.cli import main
-from semel.compare import Range
+from semel.compare import BatchRange
 from semel.errors import CorruptionError, LimitError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.model.windows import zones_version
@@ -936,7 +936,7 @@ def test_two_pipelines_compared(bench: Workbench, ledger: Ledger) -> None:
     bench.write("in/b.jsonl", clicks(20, 60))
     run(ledger, specs[0], "r2")
     run(ledger, specs[1], "r1")
-    wanted = Range(start=datetime(2020, 1, 1, tzinfo=UTC), end=datetime(2099, 1, 1, tzinfo=UTC))
+    wanted = BatchRange(start=datetime(2020, 1, 1, tzinfo=UTC), end=datetime(2099, 1, 1, tzinfo=UTC))
     found = compared(ledger, specs[0], wanted=wanted, other=specs[1])
     assert found.equal and found.by == "window" and found.other_batches == (3,)
     by_day = counting(bench, name="three", sink={"path": "out/three"}, window={"size": "1 day"})

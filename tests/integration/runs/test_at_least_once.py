@@ -26,7 +26,7 @@ from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.repair.adopt import adopt
-from semel.repair.exact import Exact, exact
+from semel.repair.exact import ExactSince, exact
 
 NO_ID = {"n": 7, "at": "2026-01-01T00:00:00Z"}
 TORN = b'{"id": "e000200", "n": "seven"}'
@@ -61,7 +61,7 @@ def made(spec: Spec) -> list[Marker]:
     return markers(spec.sink_path())
 
 
-def switched(ledger: Ledger, spec: Spec, **more: Any) -> Exact:
+def switched(ledger: Ledger, spec: Spec, **more: Any) -> ExactSince:
     return exact(ledger, spec, log=quiet, **more)
 
 

@@ -19,7 +19,7 @@ from fixtures.postgres.warehouse import TABLE, Warehouse
 from semel import limits
 from semel.archive import layout
 from semel.archive.marker import markers_of
-from semel.compare import Range, compare
+from semel.compare import BatchRange, compare
 from semel.finalize import finalize
 from semel.formats.output import rows_of
 from semel.formats.parquetsink import ROW_GROUP_BYTES
@@ -57,7 +57,7 @@ VERBS: dict[str, Verb] = {
     "letters": lambda _, spec: letters(spec, count=3),
     "audit's output": lambda _, spec: _read(spec, limits.AUDIT_CHUNK_BYTES),
     "compare": lambda ledger, spec: compare(
-        ledger, spec, Range(first=1, last=1), other=spec, shown=1, log=quiet
+        ledger, spec, BatchRange(first=1, last=1), other=spec, shown=1, log=quiet
     ),
     "adopt": _adopt,
 }

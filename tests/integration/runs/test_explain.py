@@ -17,7 +17,7 @@ from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.sources.files.source import FilesSource
 from semel.spark.engine import SparkEngine
-from semel.spark.explain import Ends, Explained, Runs, Stage, explain
+from semel.spark.explain import StageEnd, Explained, Runs, Stage, explain
 
 TRANSFORMS = """
 from pyspark.sql import functions as F
@@ -194,7 +194,7 @@ def planned(bench: Workbench, engine: SparkEngine, *functions: str, **changes: A
 
 def shuffled(answer: Explained) -> list[tuple[str, bool, int | None]]:
     """Of each shuffle: for whom it is, whether rows are combined before it, to how many tasks."""
-    ends = [stage for stage in stages_of(answer) if stage.ends is Ends.shuffle]
+    ends = [stage for stage in stages_of(answer) if stage.ends is StageEnd.shuffle]
     return [(stage.of, stage.lifted, stage.partitions) for stage in ends]
 
 

@@ -30,7 +30,7 @@ from semel.pipeline.opening import open_sink
 from semel.plan import plan
 from semel.runs import replay
 from semel.runs.run import run_batch
-from semel.sinks import Presence, Won
+from semel.sinks import Presence, CommittedBatch
 from semel.stage import stage
 
 WAIT_SECONDS = 30
@@ -52,13 +52,13 @@ def rows(start: int, stop: int, batch_id: int = 1) -> list[tuple[int, str]]:
 def test_published_twice_lands_once(place: Place) -> None:
     """Each row is there once, however often a batch is published; look says when it is there."""
     sink, won = place.sink(), place.won((0, 10), (10, 15))
-    assert sink.look(won) == [Presence.ABSENT] * 2 and place.rows() == []
+    assert sink.query_presence(won) == [Presence.ABSENT] * 2 and place.rows() == []
     sink.publish(won, won.files)
-    assert sink.look(won) == [Presence.RIGHT] * 2
+    assert sink.query_presence(won) == [Presence.RIGHT] * 2
     for missing in (won.files, (), won.files[1:]):
         sink.publish(won, missing)
     place.finalize(won)
-    assert place.rows() == rows(0, 15) and sink.refused(won) == 0
+    assert place.rows() == rows(0, 15) and sink.count_refused(won) == 0
 
 
 @pytest.mark.parametrize("place", ["parquet"], indirect=True)
@@ -76,7 +76,7 @@ def test_a_publish_that_died_half_way_is_finished(place: Place) -> None:
     won = place.won((0, 10), (10, 15))
     with dies_at(place.half):
         place.finalize(won)
-    assert Presence.ABSENT in place.sink().look(won)
+    assert Presence.ABSENT in place.sink().query_presence(won)
     assert len(place.rows()) < 15
     place.finalize(won)
     place.finalize(won)
@@ -98,12 +98,12 @@ def test_what_looks_absent_does_not_land_beside_its_twin(place: Place) -> None:
     with ThreadPoolExecutor(2) as pool, failpoints.armed(place.half, stand):
         first = pool.submit(place.finalize, won)
         assert inside.wait(WAIT_SECONDS)
-        assert Presence.ABSENT in place.sink().look(won)
+        assert Presence.ABSENT in place.sink().query_presence(won)
         second = pool.submit(place.finalize, won)
         time.sleep(0.3)
         go.set()
         assert first.result(WAIT_SECONDS) is second.result(WAIT_SECONDS) is None
-    assert place.sink().look(won) == [Presence.RIGHT] * 2
+    assert place.sink().query_presence(won) == [Presence.RIGHT] * 2
     assert place.rows() == rows(0, 15)
 
 
@@ -124,27 +124,27 @@ def test_what_another_batch_of_its_number_left_is_loud(place: Place) -> None:
     """Two ledgers write to one place: what landed first stays, and the other one is named."""
     sink, theirs, ours = place.sink(), place.won((0, 10)), place.won((20, 30), (30, 35))
     place.finalize(theirs)
-    assert Presence.WRONG in sink.look(ours)
+    assert Presence.WRONG in sink.query_presence(ours)
     with pytest.raises(CorruptionError, match=r"batch 1: .*nothing was touched"):
         place.finalize(ours)
     with suppress(CorruptionError):  # It was absent when it was looked at.
         sink.publish(ours, ours.files[:1])
-    assert place.rows() == rows(0, 10) and Presence.WRONG in sink.look(ours)
-    assert sink.look(theirs) == [Presence.RIGHT]
+    assert place.rows() == rows(0, 10) and Presence.WRONG in sink.query_presence(ours)
+    assert sink.query_presence(theirs) == [Presence.RIGHT]
 
 
-def lost(won: Won) -> None:
+def lost(won: CommittedBatch) -> None:
     os.unlink(won.files[1].staged_path)
 
 
-def cut(won: Won) -> None:
+def cut(won: CommittedBatch) -> None:
     os.truncate(won.files[1].staged_path, won.files[1].bytes - 1)
 
 
 # Attacks F2, F4.
 @pytest.mark.parametrize("damage", [lost, cut])
 def test_damaged_staged_files_are_loud(
-    place: Place, damage: Callable[[Won], None], tmp_path: Path
+    place: Place, damage: Callable[[CommittedBatch], None], tmp_path: Path
 ) -> None:
     """Nothing is touched, also of the files that are whole; restored, the batch lands."""
     won = place.won((0, 10), (10, 15))
@@ -270,4 +270,4 @@ def test_a_manifest_that_differs_in_a_byte_is_another_one(place: Place) -> None:
     place.finalize(won)
     [file] = won.files
     other = replace(file, checksum=file.checksum[::-1])
-    assert sink.look(replace(won, files=(other,), digest=won.digest[::-1])) == [Presence.WRONG]
+    assert sink.query_presence(replace(won, files=(other,), digest=won.digest[::-1])) == [Presence.WRONG]

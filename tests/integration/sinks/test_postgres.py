@@ -77,7 +77,7 @@ def test_a_table_that_another_batch_makes_meanwhile(
 
     monkeypatch.setattr(PostgresSink, "_lacks", meanwhile)
     with open_sink(spec) as sink:
-        assert sink.strays(()) == {}
+        assert sink.count_strays(()) == {}
         sink.examine(pa.schema({"id": pa.string(), "n": pa.int64()}))
     assert there(table) == ids(0, 5)
 

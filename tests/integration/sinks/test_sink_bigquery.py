@@ -31,7 +31,7 @@ from fixtures.contract.sinks import table
 from fixtures.spark.local import LocalEngine
 from fixtures.wait import wait_for
 from semel import sinks
-from semel.compare import Range, compare
+from semel.compare import BatchRange, compare
 from semel.errors import (
     CorruptionError,
     RetryableError,
@@ -42,7 +42,7 @@ from semel.errors import (
 from semel.ledger import Ledger
 from semel.pipeline.opening import open_sink
 from semel.runs.run import run_batch
-from semel.sinks import MiscountError, Newest, Presence, Won
+from semel.sinks import MiscountError, NotesQuery, Presence, CommittedBatch
 from semel.sinks.bigquery import landing, target
 from semel.sinks.bigquery.landing import job_id
 from semel.sinks.staged import staged
@@ -102,7 +102,7 @@ def test_a_request_that_did_not_arrive_is_made_again(outlet: Outlet, upload: str
     outlet.fake.hook = once(upload, LostError(done=False))
     with pytest.raises(UnavailableError, match="does not answer"):
         sink.publish(won, won.files)
-    assert outlet.ids == [] and sink.look(won) == [Presence.ABSENT] * 2
+    assert outlet.ids == [] and sink.query_presence(won) == [Presence.ABSENT] * 2
     outlet.finalize(won)
     assert outlet.ids == ids(0, 15) and outlet.fake.loads() == [job_id(won, 0)]
 
@@ -158,7 +158,7 @@ def test_a_job_that_runs_is_no_success(outlet: Outlet, monkeypatch: pytest.Monke
     for _ in range(2):
         with pytest.raises(RetryableError, match="is (PENDING|RUNNING) for over 0 s"):
             sink.publish(won, won.files)
-        assert sink.look(won) == [Presence.ABSENT] and outlet.ids == []
+        assert sink.query_presence(won) == [Presence.ABSENT] and outlet.ids == []
     monkeypatch.setattr(landing, "LOAD_SECONDS", WAIT_SECONDS)
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(outlet.sink().publish, won, won.files)
@@ -179,7 +179,7 @@ def test_a_job_that_failed_by_chance_is_followed_by_the_next(outlet: Outlet, rea
     for n in range(2):
         with pytest.raises(RetryableError, match=rf"-{n} into .*{reason}: no.*inserts another"):
             sink.publish(won, won.files)
-        assert sink.look(won) == [Presence.ABSENT] and outlet.ids == []
+        assert sink.query_presence(won) == [Presence.ABSENT] and outlet.ids == []
     outlet.finalize(won)
     assert outlet.ids == ids(0, 10)
     assert outlet.fake.loads() == [job_id(won, n) for n in range(3)]
@@ -194,7 +194,7 @@ def test_rows_that_are_refused_are_not_sent_again(outlet: Outlet) -> None:
         with pytest.raises(TerminalError, match=r"invalid: Field n.*Change the table") as caught:
             sink.publish(won, won.files)
         assert caught.value.next == "again" and outlet.fake.loads() == [job_id(won, 0)]
-    assert sink.look(won) == [Presence.ABSENT]
+    assert sink.query_presence(won) == [Presence.ABSENT]
     outlet.fake.alter(NAME, {**EVENTS, **OWN})
     outlet.finalize(won)
     assert outlet.ids == ids(0, 10) and outlet.fake.loads() == [job_id(won, 0), job_id(won, 1)]
@@ -222,7 +222,7 @@ def test_a_job_of_another_place_is_another_one(outlet: Outlet) -> None:
     outlet.fake.jobs["proj", "us", job_id(won, 0)] = {
         "status": {"state": "DONE"}, "configuration": {}, "statistics": {},
     }  # fmt: skip
-    assert outlet.sink().look(won) == [Presence.ABSENT]
+    assert outlet.sink().query_presence(won) == [Presence.ABSENT]
     outlet.finalize(won)
     assert outlet.ids == ids(0, 10)
 
@@ -235,7 +235,7 @@ def test_a_job_that_loaded_elsewhere_is_told(outlet: Outlet) -> None:
     outlet.sink(table="sales.other").publish(won, won.files)
     with pytest.raises(CorruptionError, match="rows into proj.sales.other, and its manifest says"):
         outlet.sink().publish(won, won.files)
-    assert outlet.sink().look(won) == [Presence.WRONG] and outlet.ids == []
+    assert outlet.sink().query_presence(won) == [Presence.WRONG] and outlet.ids == []
 
 
 # Attacks BQ6.
@@ -291,7 +291,7 @@ KINDS = {
 }  # fmt: skip
 
 
-def marker(won: Won) -> SimpleNamespace:
+def marker(won: CommittedBatch) -> SimpleNamespace:
     """What the sink asks of a marker."""
     return SimpleNamespace(
         made_by=won.batch_id, sink_schema=won.schema, of_kind=lambda _: won.files, path="marker"
@@ -449,7 +449,7 @@ def test_rows_without_their_job_are_not_doubled(outlet: Outlet) -> None:
     outlet.finalize(won)
     outlet.fake.jobs.clear()
     sink = outlet.sink()
-    assert sink.look(won) == [Presence.WRONG]
+    assert sink.query_presence(won) == [Presence.WRONG]
     sink.publish(won, won.files)
     assert outlet.ids == ids(0, 10) and outlet.fake.loads() == []
 
@@ -546,7 +546,7 @@ def test_the_newest_notes_are_looked_for_nearby(
     outlet.fake.change(NAME, lambda rows: some.cast(rows.schema))
 
     def noted(has: int | None, count: int) -> list[int]:
-        found = outlet.sink().notes(Newest("events", count, outlet.folder, has)).found
+        found = outlet.sink().notes(NotesQuery("events", count, outlet.folder, has)).found
         return [note.batch_id for note in found]
 
     assert noted(52, 3) == [52, 51, 50] and noted(52, 5) == [52, 51, 50, 4, 3]
@@ -590,7 +590,7 @@ def test_the_batch_path_is_compared(bench: Workbench, ledger: Ledger, outlet: Ou
 
     def kinds() -> dict[str, str]:
         found = compare(
-            ledger, spec, Range(first=1, last=2), open_job=lambda: engine, shown=10, log=quiet
+            ledger, spec, BatchRange(first=1, last=2), open_job=lambda: engine, shown=10, log=quiet
         )
         return {d.id: d.kind for d in found.differences}
 

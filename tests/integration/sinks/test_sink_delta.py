@@ -69,9 +69,9 @@ def test_batches_are_finalized_in_any_order(place: Delta) -> None:
     though each is published again by somebody who found nothing there."""
     batches = {n: place.won((10 * n, 10 * n + 10), batch_id=n) for n in LAST_FIRST}
     for number, won in batches.items():
-        assert place.sink().look(won) == [Presence.ABSENT]
+        assert place.sink().query_presence(won) == [Presence.ABSENT]
         place.finalize(won)
-        assert place.sink().look(won) == [Presence.RIGHT]
+        assert place.sink().query_presence(won) == [Presence.RIGHT]
         for landed in LAST_FIRST[: LAST_FIRST.index(number) + 1]:
             place.sink().publish(batches[landed], batches[landed].files)
     for won in batches.values():
@@ -92,7 +92,7 @@ def test_a_table_that_is_compacted_and_vacuumed(place: Delta, ledger: Ledger) ->
     place.finalize(again)
     place.table.optimize.z_order(["id"])
     place.vacuum()
-    assert place.sink().look(again) == [Presence.RIGHT]
+    assert place.sink().query_presence(again) == [Presence.RIGHT]
     place.sink().publish(again, again.files)
     assert found(place) == sorted([*ids(0, 30), *ids(0, 10)])
 
@@ -104,7 +104,7 @@ def test_a_vacuum_between_the_files_and_their_commit(place: Delta) -> None:
     won = place.won((0, 10), (10, 15))
     with failpoints.armed("sink.before_delta", place.vacuum):
         place.sink().publish(won, won.files)
-    assert place.sink().look(won) == [Presence.ABSENT] * 2
+    assert place.sink().query_presence(won) == [Presence.ABSENT] * 2
     place.finalize(won)
     assert found(place) == ids(0, 15) and len(place.table.file_uris()) == 2
     with dies_at("sink.before_delta"):
@@ -127,7 +127,7 @@ def test_others_commit_while_a_batch_does(place: Delta) -> None:
             ))  # fmt: skip
         place.sink().publish(won, won.files)
     assert found(place) == [*ids(0, 10), *ids(20, 30), "theirs0", "theirs1", "theirs2"]
-    assert place.sink().look(won) == [Presence.RIGHT]
+    assert place.sink().query_presence(won) == [Presence.RIGHT]
 
 
 def foreign(record_id: str, **columns: object) -> pa.Table:
@@ -159,7 +159,7 @@ def test_a_twin_commits_while_a_batch_does(place: Delta) -> None:
     with failpoints.armed("sink.before_delta", lambda: place.sink().publish(won, won.files)):
         place.sink().publish(won, won.files)
     assert found(place) == ids(0, 15) and place.table.version() == 1
-    assert place.sink().look(won) == [Presence.RIGHT] * 2
+    assert place.sink().query_presence(won) == [Presence.RIGHT] * 2
 
 
 # Attacks DL2.
@@ -224,7 +224,7 @@ def test_a_log_that_is_cleaned_up_keeps_what_landed(folder: Delta) -> None:
     for number in range(3):
         (log / f"{number:020d}.json").unlink()
     for won in batches:
-        assert folder.sink().look(won) == [Presence.RIGHT]
+        assert folder.sink().query_presence(won) == [Presence.RIGHT]
         folder.sink().publish(won, won.files)
     folder.finalize(folder.won((40, 50), batch_id=4))
     assert found(folder) == [*ids(10, 40), *ids(40, 50)]
@@ -236,7 +236,7 @@ def test_rows_of_its_number_without_their_commit(place: Delta) -> None:
     place.finalize(place.won((20, 30), batch_id=2))
     won = place.won((0, 10))
     place.append(foreign("theirs", _semel_batch=1))
-    assert place.sink().look(won) == [Presence.WRONG]
+    assert place.sink().query_presence(won) == [Presence.WRONG]
     place.sink().publish(won, won.files)
     with pytest.raises(CorruptionError):
         place.finalize(won)
@@ -252,7 +252,7 @@ def test_rows_of_its_number_that_come_meanwhile(folder: Delta) -> None:
     with failpoints.armed("sink.before_delta", lambda: folder.append(theirs)):
         folder.sink().publish(won, won.files)
     assert found(folder) == [*ids(20, 30), "theirs"]
-    assert folder.sink().look(won) == [Presence.WRONG]
+    assert folder.sink().query_presence(won) == [Presence.WRONG]
 
 
 def columns(**kinds: pa.DataType) -> pa.Schema:
@@ -427,5 +427,5 @@ def test_a_store_that_does_not_let_one_in(
     s3.kill()
     begun = time.monotonic()
     with pytest.raises(UnavailableError):
-        place.sink().look(won)
+        place.sink().query_presence(won)
     assert time.monotonic() - begun < 15

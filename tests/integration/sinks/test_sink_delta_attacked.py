@@ -157,8 +157,8 @@ def test_a_file_is_not_put_back_with_other_bytes(
             landing.pq, "ParquetWriter", lambda f, s, **k: real(f, s, **k | {"compression_level": 9})
         )
         with pytest.raises(CorruptionError, match="by another version of pyarrow"):
-            folder.sink().mend(won)
-    folder.sink().mend(won)
+            folder.sink().repair_published(won)
+    folder.sink().repair_published(won)
     assert found(folder) == ids(0, 2_000)
 
 

@@ -29,12 +29,12 @@ from semel.errors import CorruptionError, OutcomeUnknownError, RetryableError, T
 from semel.ledger import Ledger
 from semel.sinks import Presence
 from semel.sinks.kafka import control, landing
-from semel.sinks.kafka.control import Note
+from semel.sinks.kafka.control import ControlNote
 
 WAIT_SECONDS = 60
 
 
-def note_of(outlet: Outlet, batch_id: int = 1) -> Note | None:
+def note_of(outlet: Outlet, batch_id: int = 1) -> ControlNote | None:
     cluster = outlet.sink()._target.cluster
     return control.find(cluster, outlet.control, "events", batch_id, 10)
 
@@ -121,7 +121,7 @@ def test_who_was_fenced_by_one_that_died_goes_on(
 
     with failpoints.armed("sink.before_cut", fence):
         sink.publish(won, won.files)
-    assert outlet.ids == [] and sink.look(won) == [Presence.ABSENT]
+    assert outlet.ids == [] and sink.query_presence(won) == [Presence.ABSENT]
     outlet.finalize(won, sink)
     assert outlet.ids == ids(0, 10)
 
@@ -137,7 +137,7 @@ def test_another_size_of_transactions_moves_nothing(outlet: Outlet, then: int) -
     done = note_of(outlet)
     there = [row["id"] for row in outlet.read()]
     assert 3 <= done.rows < 20 and there == ids(0, done.rows)
-    assert outlet.sink().look(won) == [Presence.ABSENT] * 2
+    assert outlet.sink().query_presence(won) == [Presence.ABSENT] * 2
     outlet.finalize(won, outlet.sink(transaction_bytes=then))
     assert [row["id"] for row in outlet.read()] == ids(0, 20)
     assert note_of(outlet).spans[0][0] == done.spans[0][0]
@@ -161,7 +161,7 @@ def test_part_of_another_batch_is_loud(outlet: Outlet) -> None:
     with failpoints.armed("sink.after_cut", dies), pytest.raises(failpoints.FaultError):
         outlet.sink(transaction_bytes=300).publish(won, won.files)
     before, other = outlet.ids, replace(won, digest=won.digest[::-1])
-    assert outlet.sink().look(other) == [Presence.WRONG]
+    assert outlet.sink().query_presence(other) == [Presence.WRONG]
     outlet.sink().publish(other, other.files)
     assert outlet.ids == before
 
@@ -179,7 +179,7 @@ def test_an_open_transaction_of_another_batch_hides_nothing(outlet: Outlet, kafk
     ends.start()
     outlet.finalize(won)
     ends.join()
-    assert outlet.sink().look(won) == [Presence.RIGHT] and outlet.ids == ids(0, 10)
+    assert outlet.sink().query_presence(won) == [Presence.RIGHT] and outlet.ids == ids(0, 10)
     again = kafka.begin(outlet.control, [record])
     ends = threading.Timer(1.5, again.abort_transaction)
     ends.start()
@@ -193,9 +193,9 @@ def test_an_aborted_note_is_none(outlet: Outlet, kafka: Kafka) -> None:
     """Its messages were aborted with it: the batch is absent, and lands."""
     outlet.make()
     won = outlet.won(table(0, 10))
-    note = replace(Note.of(won), rows=10)
+    note = replace(ControlNote.of(won), rows=10)
     kafka.begin(outlet.control, [Record(value=note.to_bytes(), key=note.key)]).abort_transaction()
-    assert outlet.sink().look(won) == [Presence.ABSENT]
+    assert outlet.sink().query_presence(won) == [Presence.ABSENT]
     outlet.finalize(won)
     assert outlet.ids == ids(0, 10)
 
@@ -212,12 +212,12 @@ def test_what_stays_hidden_is_an_error(
     won, sink = outlet.won(table(0, 10)), outlet.sink()
     kafka.begin(outlet.control, [Record(value=b"{}", key=b'["events",7]')])
     with pytest.raises(RetryableError, match="a transaction is open"):
-        sink.look(won)
+        sink.query_presence(won)
     kafka.produce(outlet.control, [Record(value=None, key=b"other")])
     sink.check(won.schema, outlet.folder)
     kafka.produce(outlet.control, [Record(value=None, key=b"other")])
     with pytest.raises(RetryableError, match="a transaction is open"):
-        sink.look(won)
+        sink.query_presence(won)
 
 
 # Attacks KP1, KP2.
@@ -256,7 +256,7 @@ def test_a_doubtful_commit_is_looked_up(
         patch.setattr(landing._Landing, "_commit", lost)
         with pytest.raises(OutcomeUnknownError):
             outlet.sink().publish(won, won.files)
-    assert outlet.sink().look(won) == [Presence.RIGHT if landed else Presence.ABSENT]
+    assert outlet.sink().query_presence(won) == [Presence.RIGHT if landed else Presence.ABSENT]
     outlet.finalize(won)
     assert outlet.ids == ids(0, 10)
 
@@ -318,7 +318,7 @@ def test_a_lost_control_topic_is_never_made_anew(outlet: Outlet, kafka: Kafka) -
         with pytest.raises(TerminalError, match="which batches have landed.*restore it"):
             call()
     with pytest.raises((TerminalError, RetryableError)):
-        sink.look(won)
+        sink.query_presence(won)
     assert outlet.ids == ids(0, 10)
 
 
@@ -378,12 +378,12 @@ def test_notes_of_earlier_batches_are_not_read(outlet: Outlet) -> None:
     damaged = Record(value=b"no note", key=b'["events",1]')
     outlet.kafka.produce(outlet.control, [damaged])
     with pytest.raises(CorruptionError, match="is no note of a batch"):
-        sink.look(won)
+        sink.query_presence(won)
     sink.check(won.schema, outlet.folder)
-    assert sink.look(won) == [Presence.ABSENT]
+    assert sink.query_presence(won) == [Presence.ABSENT]
     outlet.finalize(won)
     sink.publish(won, won.files)
-    assert sink.look(won) == [Presence.RIGHT] and outlet.ids == ids(0, 10)
+    assert sink.query_presence(won) == [Presence.RIGHT] and outlet.ids == ids(0, 10)
 
 
 # Attacks KP12.
@@ -398,7 +398,7 @@ def test_notes_that_may_lie_before_are_read(outlet: Outlet, kafka: Kafka, harm: 
     [note] = kafka.drain(outlet.control)
     kafka.produce(outlet.control, [Record(value=None, key=b"other")] * 3)
     sink.check(won.schema, outlet.folder)  # As if stage had been later than the note.
-    assert sink.look(won) == [Presence.ABSENT]
+    assert sink.query_presence(won) == [Presence.ABSENT]
     kept = outlet.folder / "_control.json"
     if harm == "restored":
         kafka.delete(outlet.control)
@@ -410,7 +410,7 @@ def test_notes_that_may_lie_before_are_read(outlet: Outlet, kafka: Kafka, harm: 
         kept.write_text(json.dumps({**plain, "leaders": {"0": plain["leaders"]["0"] - 1}}))
     else:
         kept.write_text(kept.read_text()[:20])
-    assert sink.look(won) == [Presence.RIGHT]
+    assert sink.query_presence(won) == [Presence.RIGHT]
     sink.publish(won, won.files)
     assert outlet.ids == ids(0, 10)
 
@@ -545,7 +545,7 @@ def test_refused_rows_can_be_kept_while_the_others_land(
     assert rows.column("id").to_pylist() == ["e000007"] and "e000011" not in before
     assert "max.message.bytes" in rows.column("_semel_refusal")[0].as_py()
     assert outlet.ids == sorted({*ids(0, 12)} - {"e000007"})
-    assert sink.look(won) == [Presence.RIGHT] and sink.refused(won) == 1
+    assert sink.query_presence(won) == [Presence.RIGHT] and sink.count_refused(won) == 1
     sink.publish_accepting(won, lambda _: pytest.fail("it has landed"))
 
 

@@ -12,7 +12,7 @@ from fixtures.kafka.outlet import Outlet
 from fixtures.postgres.server import lose
 from fixtures.spark.local import LocalEngine
 from semel.audit import audit
-from semel.compare import Range, compare
+from semel.compare import BatchRange, compare
 from semel.errors import CorruptionError
 from semel.ledger import Ledger
 from semel.repair.adopt import adopt
@@ -49,10 +49,10 @@ def test_a_damaged_note(
     assert "output: batch 3" in found and "not all of batch 2 was searched" in found
     assert found.splitlines()[-1] == "next: semel audit events"
     words = {"open_job": lambda: nullcontext(LocalEngine()), "shown": 5, "log": quiet}
-    compared = compare(ledger, spec, Range(first=3, last=3), **words)
+    compared = compare(ledger, spec, BatchRange(first=3, last=3), **words)
     assert (compared.rows_live, compared.total) == (10, 0)
     with pytest.raises(CorruptionError, match=r'under the key \["events",2\]'):
-        compare(ledger, spec, Range(first=1, last=3), **words)
+        compare(ledger, spec, BatchRange(first=1, last=3), **words)
     bench.write("in/3.jsonl", events(30, 40))
     run(ledger, spec, "r3")
     lose(ledger)

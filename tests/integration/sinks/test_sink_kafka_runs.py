@@ -25,7 +25,7 @@ from fixtures.wait import wait_for
 from semel import failpoints
 from semel.audit import audit
 from semel.clients.kafka.cluster import Cluster
-from semel.compare import Range, compare
+from semel.compare import BatchRange, compare
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.pipeline.opening import open_sink
@@ -75,7 +75,7 @@ def test_records_are_in_the_topic_once(
     assert read == [outlet.control] + [outlet.topic] * 3
     del read[:]
     words = {"open_job": lambda: nullcontext(LocalEngine()), "shown": 5, "log": quiet}
-    compared = compare(ledger, spec, Range(first=2, last=3), **words)
+    compared = compare(ledger, spec, BatchRange(first=2, last=3), **words)
     assert (compared.rows_live, compared.total) == (20, 0)
     assert read == [outlet.control] + [outlet.topic] * 2
 

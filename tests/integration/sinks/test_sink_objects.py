@@ -263,7 +263,7 @@ def test_a_late_finalizer_leaves_a_newer_copy(prefix: Prefix, ledger: Ledger) ->
     key = f"{prefix.prefix}/_semel/markers/b00000001.json"
     newest = prefix.get(key)
     assert json.loads(newest)["generation"] == 2
-    sink.marked(prefix.won((0, 10)), old)
+    sink.copy_marker(prefix.won((0, 10)), old)
     assert prefix.get(key) == newest
 
 
@@ -377,7 +377,7 @@ def test_notes_that_are_gone_or_damaged_are_loud(prefix: Prefix, ledger: Ledger)
 
 def test_the_newest_notes_are_found_in_a_long_list(prefix: Prefix) -> None:
     """Of 30 batches with gaps the asked ones come, and all of them when all are asked for."""
-    from semel.sinks import Newest
+    from semel.sinks import NotesQuery
 
     sink = prefix.sink()
     numbers = [*range(1, 16), *range(4_000, 4_015)]
@@ -385,7 +385,7 @@ def test_the_newest_notes_are_found_in_a_long_list(prefix: Prefix) -> None:
         sink.publish(won := prefix.won((number, number + 1), batch_id=number), won.files)
     assert [n.batch_id for n in sink.notes().found] == numbers
     for has, count in ((4_014, 5), (4_014, 20), (None, 3)):
-        newest = sink.notes(Newest("events", count, prefix.staged, has))
+        newest = sink.notes(NotesQuery("events", count, prefix.staged, has))
         assert [n.batch_id for n in newest.found] == numbers[-count:]
 
 
@@ -557,9 +557,9 @@ def test_look_tells_apart(prefix: Prefix) -> None:
     """Nothing, one's own, and another of the same size."""
     sink, won = prefix.sink(), prefix.won((0, 10))
     [key] = [f"{prefix.prefix}/{f.final_path.rpartition('#')[2]}" for f in won.files]
-    assert sink.look(won) == [Presence.ABSENT]
+    assert sink.query_presence(won) == [Presence.ABSENT]
     prefix.s3.put(prefix.bucket, key, b"x" * won.files[0].bytes)
-    assert sink.look(won) == [Presence.WRONG]
+    assert sink.query_presence(won) == [Presence.WRONG]
 
 
 # Attacks OB5.

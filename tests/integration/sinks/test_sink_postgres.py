@@ -104,7 +104,7 @@ def test_a_file_that_lacks_rows_lands_nothing(warehouse: Warehouse) -> None:
     object.__setattr__(won.files[0], "staged_path", short.files[0].staged_path)
     with pytest.raises(CorruptionError, match="hold 2 rows, and its manifest says 3"):
         sink.publish(won, won.files)
-    assert sink.look(won) == [Presence.ABSENT] * 2
+    assert sink.query_presence(won) == [Presence.ABSENT] * 2
     assert warehouse.run("SELECT * FROM flights") == []
 
 
@@ -162,16 +162,16 @@ def test_what_failed_leaves_nothing_in_the_connection(warehouse: Warehouse, mode
     won, other = warehouse.won(flights([1, 2])), warehouse.sink(**mode)
 
     with warehouse.sink(**mode) as sink:
-        assert sink.look(won) == [Presence.ABSENT]
+        assert sink.query_presence(won) == [Presence.ABSENT]
         with dies_at("sink.before_commit"):
             sink.publish(won, won.files)
         other.publish(won, won.files)  # It would wait for the row in semel_batch.
-        assert sink.look(won) == [Presence.RIGHT]
+        assert sink.query_presence(won) == [Presence.RIGHT]
         ours = "application_name = 'semel' AND datname = current_database()"
         warehouse.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {ours}")
         with pytest.raises(UnavailableError, match="connection was lost"):
-            sink.look(won)
-        assert (sink.look(won), sink.refused(won)) == ([Presence.RIGHT], 0)
+            sink.query_presence(won)
+        assert (sink.query_presence(won), sink.count_refused(won)) == ([Presence.RIGHT], 0)
     assert warehouse.run("SELECT count(*) FROM flights") == [(2,)]
 
 

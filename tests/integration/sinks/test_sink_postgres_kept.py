@@ -61,7 +61,7 @@ def test_what_a_trigger_keeps_back_is_named(
     with pytest.raises(TerminalError, match=said) as raised:
         warehouse.finalize(won, sink)
     assert "semel accept flights --refused 1" in str(raised.value)
-    assert sink.look(won) == [Presence.ABSENT] * 2 and counted(warehouse) == []
+    assert sink.query_presence(won) == [Presence.ABSENT] * 2 and counted(warehouse) == []
     warehouse.run("ALTER TABLE flights DISABLE TRIGGER quiet")
     warehouse.finalize(won, sink)
     assert counted(warehouse) == [(1, 20)]
@@ -78,7 +78,7 @@ def test_what_is_kept_back_can_be_kept_apart(
     sink, won = warehouse.sink(**declared(mode)), warehouse.won(flights(0, 10), flights(10, 20))
     trigger(warehouse, mode, body)
     kept: list[pa.Table] = []
-    assert sink.publish_accepting(won, kept.append) == 2 == sink.refused(won)
+    assert sink.publish_accepting(won, kept.append) == 2 == sink.count_refused(won)
     assert kept[0].column("id").to_pylist() == [3, 12]
     assert "the trigger quiet" in kept[0].column(REFUSAL_COLUMN)[0].as_py()
     assert counted(warehouse) == [(1, 18)]

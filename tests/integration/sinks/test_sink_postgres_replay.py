@@ -13,10 +13,10 @@ import pytest
 from fixtures.batches.faults import dies_at
 from fixtures.postgres.warehouse import OWN, Warehouse, flights, never
 from semel.errors import RetryableError, TerminalError
-from semel.sinks import Old, Presence, Won
+from semel.sinks import ReplacedOutput, Presence, CommittedBatch
 from semel.sinks.postgres.sink import REFUSAL_COLUMN, PostgresSink
 
-OLD = Old(pipeline="flights", commit_seq=1, batches=(1,))
+OLD = ReplacedOutput(pipeline="flights", commit_seq=1, batches=(1,))
 OLD_ROWS, NEW_ROWS = [(1, 1, "old", 10, 10)], [(2, 1, "new", 7, 7)]
 """What `counted` gives before and after the replay of `planned`."""
 
@@ -32,7 +32,7 @@ def counted(warehouse: Warehouse) -> list[tuple]:
     )
 
 
-def first(warehouse: Warehouse, sink: PostgresSink, count: int = 10) -> Won:
+def first(warehouse: Warehouse, sink: PostgresSink, count: int = 10) -> CommittedBatch:
     """The root, batch 1, in the table."""
     won = warehouse.won(flights(range(count), "old"))
     warehouse.finalize(won, sink)
@@ -41,7 +41,7 @@ def first(warehouse: Warehouse, sink: PostgresSink, count: int = 10) -> Won:
 
 def planned(
     warehouse: Warehouse, columns: str = "", count: int = 7, **declared: object
-) -> tuple[PostgresSink, Won]:
+) -> tuple[PostgresSink, CommittedBatch]:
     """A table, the user's own where its columns are given, with the root in it; and a replay."""
     if columns:
         warehouse.run(f"CREATE TABLE flights ({columns})")
@@ -58,14 +58,14 @@ def test_the_newest_output_is_there_once(warehouse: Warehouse) -> None:
     warehouse.finalize(warehouse.won(flights(range(20, 25), "old"), batch_id=2), sink)
     second = warehouse.replay(flights(range(8), "new"), batch_id=3)
     third = warehouse.replay(flights(range(9), "newest"), batch_id=4, of=(1, 3))
-    assert sink.look(second) == [Presence.ABSENT]
+    assert sink.query_presence(second) == [Presence.ABSENT]
     sink.publish(second, second.files)
     sink.publish(second, second.files)
     assert counted(warehouse) == [(2, 2, "old", 5, 5), (3, 1, "new", 8, 8)]
     warehouse.finalize(third, sink)
     for late in (root, second, third):
         sink.publish(late, late.files)
-        assert sink.look(late) == [Presence.RIGHT]
+        assert sink.query_presence(late) == [Presence.RIGHT]
     assert counted(warehouse) == [(2, 2, "old", 5, 5), (4, 1, "newest", 9, 9)]
 
 
@@ -137,7 +137,7 @@ def test_twins_at_once(warehouse: Warehouse) -> None:
     first(warehouse, sink, 500)
     begin = threading.Barrier(4)
 
-    def publish(won: Won) -> None:
+    def publish(won: CommittedBatch) -> None:
         begin.wait(WAIT_SECONDS)
         warehouse.finalize(won, warehouse.sink())
 
@@ -258,7 +258,7 @@ def test_a_trigger_that_keeps_rows(warehouse: Warehouse) -> None:
     )
     with pytest.raises(TerminalError, match=r"a trigger of the table keeps 3 of them\); it has"):
         sink.publish(won, won.files)
-    assert sink.look(won) == [Presence.ABSENT]
+    assert sink.query_presence(won) == [Presence.ABSENT]
     assert counted(warehouse) == OLD_ROWS
     warehouse.run("ALTER TABLE flights DISABLE TRIGGER soft")
     assert sink.check_replace(OLD) == ()
@@ -342,12 +342,12 @@ def test_rows_of_a_replay_that_are_refused(warehouse: Warehouse) -> None:
     assert sink.publish_accepting(won, kept.append) == 1
     assert [row["id"] for row in kept[0].to_pylist()] == [3]
     assert "no_3" in kept[0].column(REFUSAL_COLUMN).to_pylist()[0]
-    assert counted(warehouse) == [(2, 1, "new", 11, 11)] and sink.refused(won) == 1
+    assert counted(warehouse) == [(2, 1, "new", 11, 11)] and sink.count_refused(won) == 1
     assert sink.publish_accepting(won, never) == 1
     third = warehouse.replay(flights(range(5, 12), "newest"), batch_id=3, of=(1, 2))
     warehouse.finalize(third, sink)
     assert counted(warehouse) == [(3, 1, "newest", 7, 7)]
-    assert (sink.refused(won), sink.refused(third)) == (1, 0)
+    assert (sink.count_refused(won), sink.count_refused(third)) == (1, 0)
 
 
 # Attacks PG9.

@@ -18,7 +18,7 @@ from fixtures.postgres.warehouse import OWN, UPSERT, Warehouse, never
 from semel import limits
 from semel.errors import LimitError, TerminalError
 from semel.model.manifest import Kind
-from semel.sinks import Presence, Won, keys
+from semel.sinks import Presence, CommittedBatch, keys
 from semel.sinks.keys import twice
 from semel.sinks.postgres.predicate import parse
 from semel.sinks.postgres.refused import refused
@@ -40,7 +40,7 @@ def met(warehouse: Warehouse, sink: PostgresSink, table: pa.Table) -> dict[int, 
     return accepted(sink, warehouse.won(table))
 
 
-def accepted(sink: PostgresSink, won: Won) -> dict[int, str]:
+def accepted(sink: PostgresSink, won: CommittedBatch) -> dict[int, str]:
     """Let the rows land that the table takes. Why it refused the others, which are kept, by id."""
     kept: list[pa.Table] = []
     count = sink.publish_accepting(won, kept.append)
@@ -248,10 +248,10 @@ def test_a_committed_batch_that_is_refused(warehouse: Warehouse) -> None:
     warehouse.run("ALTER TABLE flights ADD CONSTRAINT no_17 CHECK (id % 17 <> 3) NOT VALID")
     with pytest.raises(TerminalError, match="no_17.*`semel accept flights --refused 1` lands"):
         sink.publish(won, won.files)
-    assert sink.look(won) == [Presence.ABSENT] * 2
+    assert sink.query_presence(won) == [Presence.ABSENT] * 2
     found = accepted(sink, won)
     assert [*found] == [*range(3, 400, 17)] and all("no_17" in why for why in found.values())
-    assert sink.look(won) == [Presence.RIGHT] * 2
+    assert sink.query_presence(won) == [Presence.RIGHT] * 2
     landed = 400 - len(found)
     counts = "SELECT count(*), count(DISTINCT id) FROM flights WHERE _semel_batch = 1"
     assert warehouse.run(counts) == [(landed, landed)]
@@ -274,7 +274,7 @@ def test_rows_that_cannot_be_kept_let_nothing_land(warehouse: Warehouse) -> None
     warehouse.run("ALTER TABLE flights ADD CHECK (id <> 2)")
     with pytest.raises(OSError, match="full"):
         sink.publish_accepting(won, full)
-    assert sink.look(won) == [Presence.ABSENT]
+    assert sink.query_presence(won) == [Presence.ABSENT]
     assert [*accepted(sink, won)] == [2]
     assert warehouse.run("SELECT id FROM flights ORDER BY id") == [(1,), (3,), (9,)]
 
@@ -313,7 +313,7 @@ def test_a_table_that_refuses_nearly_all(
     sink, won = warehouse.sink(), warehouse.won(pa.table({"id": list(range(50))}))
     with pytest.raises(LimitError, match="more than 5 of its rows .*Change the table"):
         sink.publish_accepting(won, never)
-    assert sink.look(won) == [Presence.ABSENT]
+    assert sink.query_presence(won) == [Presence.ABSENT]
 
 
 # Attacks PG8.

@@ -19,7 +19,7 @@ from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.archive import layout, owned, traces
 from semel.archive.marker import markers_of
-from semel.audit import Verdict, audit
+from semel.audit import AuditVerdict, audit
 from semel.cli import main
 from semel.collect import collect
 from semel.commit import commit
@@ -84,7 +84,7 @@ def replayed(ledger: Ledger, spec: Spec, roots: range) -> None:
         replay.run(ledger, spec, f"mend {root}", root, LocalEngine(), log=quiet)
 
 
-def blamed(verdict: Verdict) -> dict[str, set[int | None]]:
+def blamed(verdict: AuditVerdict) -> dict[str, set[int | None]]:
     """The batches that each check blames."""
     return {c.name: {o.batch for o in c.offenders} for c in verdict.checks if not c.ok}
 

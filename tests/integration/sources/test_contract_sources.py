@@ -35,7 +35,7 @@ from semel.plan.abandon import abandon
 from semel.repair.accept import choices, foresee
 from semel.repair.adopt import adopt
 from semel.repair.losses import accept_loss
-from semel.reports.gaps import State, gaps
+from semel.reports.gaps import GapReason, gaps
 from semel.sources import Source, nothing_known
 from semel.stage import stage
 from workers import NEEDS_BROKER
@@ -217,7 +217,7 @@ def test_what_can_be_joined_is_the_same(place: Files, ledger: Ledger) -> None:
     source = open_source(spec)
     claims = claimed(ledger, plan(ledger, spec, "r1").batch.batch_id)
     for split in splits_of(claims, 1000, whole={0} if source.is_whole(claims[0]) else set()):
-        if source.joins(split.claim):
+        if source.can_join(split.claim):
             assert source.text(split, 1) == place.text(split.start, split.end)
 
 
@@ -392,6 +392,6 @@ def test_a_look_before_the_first_plan_changes_nothing(place: Place, ledger: Ledg
     place.append(0, 10)
     spec = place.spec()
     (gap,) = gaps(ledger, spec).gaps
-    assert (gap.name, gap.start, gap.state) == (place.called, 0, State.UNCLAIMED)
+    assert (gap.name, gap.start, gap.state) == (place.called, 0, GapReason.UNCLAIMED)
     assert place.holds(0, gap.end) == place.holds(0, 1 << 30)
     assert ledger.rows("look", "batches", name=None, count=5) == []

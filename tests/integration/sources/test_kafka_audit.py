@@ -16,7 +16,7 @@ from fixtures.batches.workbench import Workbench, events
 from fixtures.kafka.broker import COMPACTED, Kafka, Record
 from fixtures.kafka.topics import Topic, messages_of
 from semel.archive import layout
-from semel.audit import Verdict, audit
+from semel.audit import AuditVerdict, audit
 from semel.cli import main
 from semel.errors import UnavailableError
 from semel.ledger import Ledger
@@ -36,7 +36,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def broken(verdict: Verdict) -> dict[str, str]:
+def broken(verdict: AuditVerdict) -> dict[str, str]:
     """The checks that failed, each with what its first offender is."""
     return {check.name: check.offenders[0].what for check in verdict.checks if not check.ok}
 

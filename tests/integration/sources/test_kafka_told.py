@@ -19,7 +19,7 @@ from semel.ledger import Ledger
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.reports import summary
-from semel.reports.gaps import State, gaps
+from semel.reports.gaps import GapReason, gaps
 
 Said = Callable[..., tuple[int, str]]
 
@@ -75,10 +75,10 @@ def test_open_transactions(topic: Topic, ledger: Ledger) -> None:
                 "nothing to do: 1 partition holds no record that can be read"
             )
             [gap] = gaps(ledger, spec).gaps
-            assert (gap.start, gap.state, gap.idle) == (start, State.WAITING, False)
+            assert (gap.start, gap.state, gap.idle) == (start, GapReason.WAITING, False)
         opened.commit_transaction()
         [gap] = gaps(ledger, spec).gaps
-        assert (gap.start, gap.state) == (start, State.UNCLAIMED)
+        assert (gap.start, gap.state) == (start, GapReason.UNCLAIMED)
         run(ledger, spec, key)
     assert gaps(ledger, spec).gaps == ()
 

@@ -339,7 +339,7 @@ def test_what_was_refused_is_looked_at_by_each_plan(
     place.put(damaged, parquet_of(200, 205))
     assert go(3, "r4") == {}
     assert settled(spec, audited=False).ids == ids(0, 40)
-    listed = open_source(spec).narrowed((days[4], days[4] + DAY), partial(ledger.rows, pipeline_id=1))
+    listed = open_source(spec).narrow((days[4], days[4] + DAY), partial(ledger.rows, pipeline_id=1))
     assert listed.scope.folders == ("dt=2026-01-05",)
     assert go(0, "r1 again") == {}
     assert settled(spec, audited=False).ids == sorted([*ids(0, 40), *ids(100, 105), *ids(200, 205)])

@@ -36,8 +36,8 @@ from semel.plan.abandon import abandon
 from semel.repair.accept import accept_file
 from semel.repair.adopt import adopt
 from semel.sources.files.parquet import ParquetFiles
-from semel.sources.sealed.audit import Parts
-from semel.sources.sealed.parts import Part
+from semel.sources.sealed.audit import ClaimedParts
+from semel.sources.sealed.parts import SealedPart
 
 
 @pytest.fixture
@@ -689,7 +689,7 @@ def test_a_file_that_cannot_be_read_to_its_end(
     path, spec = place.path, place.spec()
     real = ParquetFiles.digest
 
-    def digest(self: ParquetFiles, part: Part) -> str:
+    def digest(self: ParquetFiles, part: SealedPart) -> str:
         if part.name == str(path):
             raise OSError(code, os.strerror(code), part.name)
         return real(self, part)
@@ -1122,15 +1122,15 @@ def test_how_often_the_audit_opens_a_file(
     put(place, "b.parquet", v=range(400, 800))
     spec = of(place, {"v": "bigint"})
     run(ledger, spec, "r1")
-    asked, ended, real = [], [], Parts.duck
+    asked, ended, real = [], [], ClaimedParts.duck
 
-    def duck(self: Parts) -> duckdb.DuckDBPyConnection:
+    def duck(self: ClaimedParts) -> duckdb.DuckDBPyConnection:
         asked.append(found := real(self))
         if ended and len(asked) == 1:
             raise duckdb.FatalException("database has been invalidated")
         return found
 
-    monkeypatch.setattr(Parts, "duck", duck)
+    monkeypatch.setattr(ClaimedParts, "duck", duck)
     assert audit(spec).ok and len(asked) == 2 and asked[0] is asked[1]
     asked.clear()
     ended.append(True)

@@ -29,7 +29,7 @@ from semel.errors import SourceError, TerminalError
 from semel.ledger import Ledger
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
-from semel.sources import Known
+from semel.sources import LedgerView
 from semel.sources.queue.receive import Bounds, receive
 from semel.sources.queue.source import Segments
 from semel.sources.queue.spec import Until
@@ -224,7 +224,7 @@ def test_a_restored_backup_repeats_nothing(stream: Stream) -> None:
     assert settled(stream.spec).counts.duplicates_catalog == 10
 
 
-def without_addresses(_: Segments, offers: list[PartOffer], __: Known) -> Any:
+def without_addresses(_: Segments, offers: list[PartOffer], __: LedgerView) -> Any:
     """The offers of an older semel."""
     found = [
         replace(offer, evidence={k: v for k, v in offer.evidence.items() if k != "address"})

@@ -38,10 +38,10 @@ from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.repair.exact import exact
 from semel.repair.losses import accept_loss
-from semel.reports.gaps import State, gaps
+from semel.reports.gaps import GapReason, gaps
 from semel.runs.run import run_batch
 from semel.sources.queue.receive import batch_of
-from semel.sources.queue.segment import Part
+from semel.sources.queue.segment import OpenSegment
 from semel.sources.queue.spec import Until
 from semel.sources.queue.spool import Spool as OpenSpool
 from semel.stage import stage
@@ -390,7 +390,7 @@ def test_gaps_show_what_is_spooled(spool: Spool, ledger: Ledger) -> None:
     spec = declared(spool)
     run(ledger, spec, "r1")
     spool.add(in_groups(10, 17))
-    found = [gap for gap in gaps(ledger, spec).gaps if gap.state is State.UNCLAIMED]
+    found = [gap for gap in gaps(ledger, spec).gaps if gap.state is GapReason.UNCLAIMED]
     assert [(gap.start, gap.end) for gap in found] == [(0, 7)]
 
 
@@ -640,7 +640,7 @@ def test_a_plan_seals_what_a_dead_receiver_left(spool: Spool, ledger: Ledger) ->
     """
     spool.add(in_groups(0, 5))
     folder = spool.sealed.with_name("open")
-    dead, alive = (Part.create(folder, "events", ADDRESS, datetime.now(UTC)) for _ in range(2))
+    dead, alive = (OpenSegment.create(folder, "events", ADDRESS, datetime.now(UTC)) for _ in range(2))
     for group in in_groups(5, 15):
         dead.append(group)
     dead.close()
@@ -656,9 +656,9 @@ def test_a_plan_seals_what_a_dead_receiver_left(spool: Spool, ledger: Ledger) ->
     assert settled(spec).ids == ids(0, 20)
 
 
-def left(spool: Spool, start: int, stop: int) -> Part:
+def left(spool: Spool, start: int, stop: int) -> OpenSegment:
     """A part whose receiver lives until it is closed."""
-    part = Part.create(spool.sealed.with_name("open"), "events", ADDRESS, datetime.now(UTC))
+    part = OpenSegment.create(spool.sealed.with_name("open"), "events", ADDRESS, datetime.now(UTC))
     for group in in_groups(start, stop):
         part.append(group)
     return part

@@ -241,7 +241,7 @@ def test_only_files_that_differ_are_opened(
     run(ledger, spec, "r1")
     looked = []
 
-    def look(spec: object, file: gather.ListedFile) -> gather.Seen:
+    def look(spec: object, file: gather.ListedFile) -> gather.OpenedFile:
         looked.append(file.path)
         return really(spec, file)
 

@@ -23,8 +23,8 @@ from semel.commit import commit
 from semel.errors import SourceError
 from semel.finalize import finalize
 from semel.ledger import Ledger
-from semel.model.complete import State
-from semel.model.times import Times
+from semel.model.complete import WindowState
+from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
@@ -61,7 +61,7 @@ def covered(ledger: Ledger, name: str = "events") -> list[tuple[datetime, dateti
         found = connection.exec_driver_sql(
             "SELECT covered FROM semel.pipeline WHERE name = %s", (name,)
         ).scalar_one()
-    return list(Times.from_ledger(found).ranges)
+    return list(TimeSet.from_ledger(found).ranges)
 
 
 def committed(
@@ -402,7 +402,7 @@ def test_an_open_batch_holds(bench: Workbench, ledger: Ledger, shell: Shell) -> 
     assert f"held by batch {waits}: it is planned" in shell.runs("semel windows events")
     found = completeness.of(ledger, spec)
     hours = day(3) + timedelta(hours=2), day(3) + timedelta(hours=3)
-    assert found.held(*hours) and found.state(*hours) is State.HELD
+    assert found.held(*hours) and found.state(*hours) is WindowState.HELD
     run(ledger, spec, "waits")
     assert event_time(ledger) == 5
     assert completeness.of_batch(ledger, spec, waits)[-1][1] == day(3) + timedelta(hours=5)

@@ -16,7 +16,7 @@ from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.reports.days import DAYS_BATCHES_NAMED, Days, days
-from semel.reports.progress import Sight, State
+from semel.reports.progress import Sight, CellState
 
 BY_DAY = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl", "on_refused": "warn"}
 DAY = timedelta(days=1)
@@ -36,7 +36,7 @@ def asked(ledger: Ledger, spec: Spec, *, look: bool = True, **options: object) -
     return days(ledger, spec, sight, **{"now": NOW, **options})
 
 
-def states(answer: Days) -> dict[int, State]:
+def states(answer: Days) -> dict[int, CellState]:
     """By the day of the month."""
     return {cell.start.day: cell.state for cell in answer.days if cell.start.month == 11}
 
@@ -69,8 +69,8 @@ def test_each_day_has_its_state(week: Spec, ledger: Ledger) -> None:
     answer = asked(ledger, week)
     assert len(answer.days) == 31 and answer.days[-1].end == day(9)
     assert states(answer) == {
-        1: State.FINALIZED, 2: State.PARTLY, 3: State.IN_WORK, 4: State.UNCLAIMED,
-        5: State.WAITING, 6: State.REFUSED, 7: State.NOTHING, 8: State.NOTHING,
+        1: CellState.FINALIZED, 2: CellState.PARTLY, 3: CellState.IN_WORK, 4: CellState.UNCLAIMED,
+        5: CellState.WAITING, 6: CellState.REFUSED, 7: CellState.NOTHING, 8: CellState.NOTHING,
     }  # fmt: skip
     first, second, third, fourth = answer.days[-8:-4]
     assert (first.counts.records_read, first.counts.survivors, first.command) == (10, 10, None)
@@ -91,11 +91,11 @@ def test_a_batch_without_an_attempt_at_work_has_failed(
     add_attempt(ledger, 3, "running" if died else "lost")
     if died:
         sql(ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '1 minute'")
-    assert states(asked(ledger, week))[3] is State.FAILED
-    assert states(asked(ledger, week, look=False))[3] is State.FAILED
+    assert states(asked(ledger, week))[3] is CellState.FAILED
+    assert states(asked(ledger, week, look=False))[3] is CellState.FAILED
     add_attempt(ledger, 3, "running")
     sql(ledger, "UPDATE semel.batch SET seen_at = clock_timestamp() WHERE batch_id = 3")
-    assert states(asked(ledger, week))[3] is State.IN_WORK
+    assert states(asked(ledger, week))[3] is CellState.IN_WORK
 
 
 def test_the_ledger_alone_claims_nothing_of_the_source(week: Spec, ledger: Ledger) -> None:
@@ -103,9 +103,9 @@ def test_the_ledger_alone_claims_nothing_of_the_source(week: Spec, ledger: Ledge
     answer = asked(ledger, week, look=False)
     assert not answer.looked and answer.undated is None
     found = states(answer)
-    assert [found[n] for n in (1, 2, 6)] == [State.DONE] * 3
-    assert found[3] is State.IN_WORK
-    assert [found[n] for n in (4, 5, 7)] == [State.NO_BATCH] * 3
+    assert [found[n] for n in (1, 2, 6)] == [CellState.DONE] * 3
+    assert found[3] is CellState.IN_WORK
+    assert [found[n] for n in (4, 5, 7)] == [CellState.NO_BATCH] * 3
 
 
 def test_the_command_of_an_unclaimed_day_reads_it(
@@ -118,7 +118,7 @@ def test_the_command_of_an_unclaimed_day_reads_it(
     for command in commands:
         shell.runs(command)
     answer = asked(ledger, week)
-    assert [states(answer)[n] for n in (2, 4)] == [State.FINALIZED] * 2
+    assert [states(answer)[n] for n in (2, 4)] == [CellState.FINALIZED] * 2
     assert answer.days[-7].counts.survivors == 11
 
 
@@ -130,7 +130,7 @@ def test_a_batch_of_several_days_counts_in_none(bench: Workbench, ledger: Ledger
     run(ledger, spec, "r1", interval(1, 3))
     answer = asked(ledger, spec)
     cells = {cell.start.day: cell for cell in answer.days[-8:]}
-    assert states(answer)[3] is State.FINALIZED  # A finalized batch is of it.
+    assert states(answer)[3] is CellState.FINALIZED  # A finalized batch is of it.
     for number in (1, 2, 3):
         [batch] = cells[number].batches
         assert not batch.whole and batch.counts.survivors == 20
@@ -146,10 +146,10 @@ def test_a_day_that_another_interval_took_is_complete(bench: Workbench, ledger: 
     land(bench, 3)
     run(ledger, spec, "r4", interval(4))
     found = states(asked(ledger, spec))
-    assert (found[3], found[2]) == (State.FINALIZED, State.NOTHING)
+    assert (found[3], found[2]) == (CellState.FINALIZED, CellState.NOTHING)
     land(bench, 2)
     plan(ledger, spec, "r4b", interval(4))
-    assert states(asked(ledger, spec))[2] is State.IN_WORK
+    assert states(asked(ledger, spec))[2] is CellState.IN_WORK
 
 
 def test_hours_of_a_schedule(bench: Workbench, ledger: Ledger) -> None:
@@ -165,7 +165,7 @@ def test_hours_of_a_schedule(bench: Workbench, ledger: Ledger) -> None:
     answer = asked(ledger, spec)
     assert answer.days[-1].start == datetime(2026, 11, 8, 11, tzinfo=UTC)
     cell = answer.days[-2]
-    assert (cell.state, cell.silent) == (State.IN_WORK, 1)
+    assert (cell.state, cell.silent) == (CellState.IN_WORK, 1)
     assert cell.command == (
         "semel run events --interval 2026-11-08T10:00:00 2026-11-08T11:00:00"
     )
@@ -177,11 +177,11 @@ def test_days_of_long_ago_are_shown_when_nothing_is_newer(bench: Workbench, ledg
     bench.write("in/day-2013-01-05.jsonl", events(0, 5))
     answer = asked(ledger, spec)
     assert answer.days[-1].start == datetime(2013, 1, 5, tzinfo=UTC)
-    assert (answer.days[-1].state, answer.newest is not None) == (State.UNCLAIMED, True)
+    assert (answer.days[-1].state, answer.newest is not None) == (CellState.UNCLAIMED, True)
     times = datetime(2013, 1, 5, tzinfo=UTC), datetime(2013, 1, 6, tzinfo=UTC)
     run(ledger, spec, "r", times)
     answer = asked(ledger, spec, look=False)
-    assert (answer.days[-1].start, answer.days[-1].state) == (times[0], State.DONE)
+    assert (answer.days[-1].start, answer.days[-1].state) == (times[0], CellState.DONE)
 
 
 @pytest.mark.parametrize("also", [[], ["2013-01-05"], ["2026-11-06"]], ids=str)
@@ -197,7 +197,7 @@ def test_a_file_of_a_time_that_is_yet_to_come(
     answer = asked(ledger, spec)
     last = datetime(2013, 1, 5, tzinfo=UTC) if also == ["2013-01-05"] else day(8)
     assert answer.days[-1].start == last
-    assert State.EMPTY not in {cell.state for cell in answer.days if cell.start > last - DAY}
+    assert CellState.EMPTY not in {cell.state for cell in answer.days if cell.start > last - DAY}
     assert answer.ahead == datetime(2107, 12, 31, tzinfo=UTC)
     said = shell.runs("semel days events")
     assert "the last of 2107-12-31: a zip archive or a wrong clock may have set them" in said
@@ -235,7 +235,7 @@ def test_arrival_stands_on_the_day_of_its_commit(
     run(ledger, spec, "r")
     bench.write("in/b.jsonl", events(20, 30))
     answer = asked(ledger, spec, now=datetime.now(UTC))
-    assert answer.by_commit and answer.days[-1].state is State.DONE
+    assert answer.by_commit and answer.days[-1].state is CellState.DONE
     assert answer.days[-1].counts.survivors == 10
     assert (answer.undated.unclaimed, answer.days[-1].seen) == (1, None)
     said = shell.runs("semel days events")
@@ -251,7 +251,7 @@ def test_a_source_that_cannot_be_read_makes_no_day_complete(
     (bench.data / "in").rename(bench.data / "away")
     answer = asked(ledger, week)
     assert not answer.looked and answer.undated.refused == 1
-    assert set(states(answer).values()) == {State.DONE, State.IN_WORK, State.NO_BATCH}
+    assert set(states(answer).values()) == {CellState.DONE, CellState.IN_WORK, CellState.NO_BATCH}
 
 
 @pytest.mark.usefixtures("week")

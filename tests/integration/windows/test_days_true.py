@@ -7,7 +7,7 @@ from fixtures.batches.account import run
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from semel.ledger import Ledger
-from semel.reports.progress import State
+from semel.reports.progress import CellState
 from test_days import BY_DAY, asked, interval, land, states
 
 
@@ -21,7 +21,7 @@ def test_what_is_left_of_a_file_is_told_in_bytes(
     late = json.dumps(events(900, 901)[0]).encode() + b"\n"
     file.write_bytes(file.read_bytes() + late)
     answer = asked(ledger, spec)
-    [seen] = [day.seen for day in answer.days if day.state is State.PARTLY]
+    [seen] = [day.seen for day in answer.days if day.state is CellState.PARTLY]
     assert (seen.unclaimed, seen.left) == (1, len(late))
     page = pages.get("/semel/dags/events?from=2026-11-01&to=2026-11-01").text
     assert f"{len(late)} bytes of 1 file unclaimed" in page
@@ -39,14 +39,14 @@ def test_a_hole_is_no_day_before_the_data_began(
     for number in (3, 5):
         land(bench, number)
         run(ledger, spec, f"r{number}", interval(number))
-    expected = {2: State.NOTHING, 3: State.FINALIZED, 4: State.EMPTY, 5: State.FINALIZED}
+    expected = {2: CellState.NOTHING, 3: CellState.FINALIZED, 4: CellState.EMPTY, 5: CellState.FINALIZED}
     found = states(asked(ledger, spec))
-    assert {n: found[n] for n in expected} == expected and found[6] is State.NOTHING
+    assert {n: found[n] for n in expected} == expected and found[6] is CellState.NOTHING
     page = pages.get("/semel/dags/events?from=2026-11-02&to=2026-11-06").text
     assert page.count('class="chip s-empty"') == 2, "its line, and the legend's"
     (bench.data / "in/day-2026-11-03.jsonl").unlink()
-    assert states(asked(ledger, spec))[4] is State.EMPTY
-    assert states(asked(ledger, spec, look=False))[4] is State.NO_BATCH
+    assert states(asked(ledger, spec))[4] is CellState.EMPTY
+    assert states(asked(ledger, spec, look=False))[4] is CellState.NO_BATCH
 
 
 def test_a_file_that_is_back_is_no_alert(pages: Pages, bench: Workbench, ledger: Ledger) -> None:

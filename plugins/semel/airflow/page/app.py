@@ -56,9 +56,9 @@ from semel.airflow.page.common import (
     wrong_lines,
 )
 from semel.airflow.page.failures import failed_runs, failures_of
-from semel.airflow.page.looks import Looks
+from semel.airflow.page.looks import QueryCache
 from semel.airflow.page.plot import DAY_PARTS, HEIGHT, plot_days
-from semel.airflow.page.shown import PAGE_BATCHES, Declared, Overview
+from semel.airflow.page.shown import PAGE_BATCHES, DeclaredPipelines, Overview
 from semel.declare.yaml import declared_name
 from semel.errors import (
     Doing,
@@ -73,7 +73,7 @@ from semel.reports import intervals
 from semel.reports.days import days
 from semel.reports.dead_letters import Letters
 from semel.reports.dead_letters import letters as letters_of
-from semel.reports.progress import State
+from semel.reports.progress import CellState
 
 _HEADERS = {
     # No inline script, and nothing from elsewhere; Airflow's own pages may frame this one.
@@ -89,8 +89,8 @@ _HEADERS = {
 PAGE_CHECK_SECONDS = 60.0
 """How long the check of the pipelines' files is used while none of them changes."""
 
-_checks: Looks[Declared] = Looks(0.5, threads=1)
-_last_check: dict[Files, Declared] = {}
+_checks: QueryCache[DeclaredPipelines] = QueryCache(0.5, threads=1)
+_last_check: dict[Files, DeclaredPipelines] = {}
 
 _LISTS = {"/dags/{dag_id}/accept": ("/refused", "Refused files")}
 """The list that leads to a page, of those that Days does not lead to."""
@@ -259,7 +259,7 @@ def days_of(
         replays=replay.KNOWN and declared and runs,
         since=since,
         until=until,
-        states=[s for s in State if any(one.state is s for one in answer.days)],
+        states=[s for s in CellState if any(one.state is s for one in answer.days)],
         weeks=_weeks(answer.days) if intervals.are_days(answer.days) else None,
         in_its_place=in_its_place,
         missing=spec.schedule and backfill.range_of(missing, in_its_place),
@@ -309,7 +309,7 @@ def batch_of_run(request: Request, dag_id: str, run_id: str, part: _Part = "") -
     return RedirectResponse(where + (part and f"#{part}"), status_code=303)
 
 
-def _declared() -> tuple[Declared, bool]:
+def _declared() -> tuple[DeclaredPipelines, bool]:
     """The pipelines of the folder, by the last check of their files as they are now; else, and not
     checked, their names alone.
     """
@@ -322,14 +322,14 @@ def _declared() -> tuple[Declared, bool]:
     if checked is None and state in _last_check:
         checked = _last_check[state]
     if checked is None:
-        return Declared(names=frozenset(declared_name(path) for path, *_ in state)), False
+        return DeclaredPipelines(names=frozenset(declared_name(path) for path, *_ in state)), False
     _last_check.clear()
     _last_check[state] = checked
     return checked, True
 
 
 @lru_cache(maxsize=1)
-def _checked(state: Files, turn: int) -> Declared:  # noqa: ARG001 - the next turn checks again
+def _checked(state: Files, turn: int) -> DeclaredPipelines:  # noqa: ARG001 - the next turn checks again
     return shown.declared([path for path, *_ in state])
 
 

@@ -23,7 +23,7 @@ from semel import pipeline, settings
 from semel.airflow import surroundings
 from semel.airflow.links import PREFIX
 from semel.airflow.page import shown, text
-from semel.airflow.page.looks import Looks
+from semel.airflow.page.looks import QueryCache
 from semel.airflow.page.shown import PAGE_LINES
 from semel.declare.wording import size
 from semel.errors import NO_STEP, LimitError, SemelError, SpecError
@@ -61,7 +61,7 @@ _DayText = Annotated[str, Query(pattern=r"^(\d{4}-\d\d-\d\d)?$")]
 Since = Annotated[_DayText, Query(alias="from")]
 Until = Annotated[_DayText, Query(alias="to")]
 
-_looks: Looks[Any] = Looks(PAGE_LOOK_SECONDS)
+_looks: QueryCache[Any] = QueryCache(PAGE_LOOK_SECONDS)
 
 
 def ledger() -> Ledger:

@@ -16,7 +16,7 @@ _KEPT_TIMES = 5.0
 """How long a look is used again, in times of what it took: who reloads starts no second one."""
 
 
-class _Look(Generic[T]):
+class _CachedQuery(Generic[T]):
     """One look, and until when (monotonic seconds) what it came to, or why it failed, is told."""
 
     def __init__(self, pool: Executor, look: Callable[[], T], wait_seconds: float) -> None:
@@ -36,7 +36,7 @@ class _Look(Generic[T]):
             self.until = ended + (_KEPT_TIMES * took if took > self._wait_seconds else 0)
 
 
-class Looks(Generic[T]):
+class QueryCache(Generic[T]):
     """Purpose: a look may take minutes, and reloading a page must not start another one.
 
     How it works: a look runs in a thread of its own and is waited for `wait_seconds`. What it came
@@ -48,7 +48,7 @@ class Looks(Generic[T]):
         self.wait_seconds = wait_seconds
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="semel-look")
         self._lock = Lock()
-        self._begun: dict[str, _Look[T]] = {}
+        self._begun: dict[str, _CachedQuery[T]] = {}
 
     def at(self, key: str, look: Callable[[], T]) -> T | None:
         """What the look came to; None while it is not done. Raises what the look raised."""
@@ -58,7 +58,7 @@ class Looks(Generic[T]):
                 self._begun = {k: o for k, o in self._begun.items() if not o.is_over()}
                 if len(self._begun) >= PAGE_LOOKS:
                     return None
-                one = self._begun[key] = _Look(self._pool, look, self.wait_seconds)
+                one = self._begun[key] = _CachedQuery(self._pool, look, self.wait_seconds)
         if not wait([one.future], self.wait_seconds).done:
             return None
         if one.future.exception() is not None:

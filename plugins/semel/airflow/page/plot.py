@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from semel.airflow.page.text import cell, is_number
 from semel.model.batch import Counts
-from semel.model.complete import State
+from semel.model.complete import WindowState
 from semel.reports.counted import Counted
 
 HEIGHT = 260
@@ -50,7 +50,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Line:
+class PlotLine:
     """The values of one key, the oldest first. `parts` join values of adjacent windows only, as
     `x1, y1, x2, y2`.
     """
@@ -75,7 +75,7 @@ class Plot:
     """A drawing. `ticks`: a height on the axis, and its number. `left_out`: keys without a line."""
 
     bars: tuple[Mark, ...] = ()
-    lines: tuple[Line, ...] = ()
+    lines: tuple[PlotLine, ...] = ()
     ticks: tuple[tuple[float, str], ...]
     labels: tuple[Label, ...]
     zero: float
@@ -150,13 +150,13 @@ def plot(windows: Sequence[Counted], at: int, *, keyed: bool, show: Show) -> Plo
 
     def title(place: int, value: int | Decimal, label: str) -> str:
         state = windows[place].state
-        suffix = "" if state is State.COMPLETE else f" ({state.value})"
+        suffix = "" if state is WindowState.COMPLETE else f" ({state.value})"
         return f"{show(windows[place].start)}{label}: {cell(value)}{suffix}"
 
     def is_final(place: int) -> bool:
-        return windows[place].state is State.COMPLETE
+        return windows[place].state is WindowState.COMPLETE
 
-    def line(keys: tuple[str, ...], points: list[tuple[int, int | Decimal]]) -> Line:
+    def line(keys: tuple[str, ...], points: list[tuple[int, int | Decimal]]) -> PlotLine:
         name = ", ".join(keys)
         marks = tuple(
             Mark(
@@ -171,7 +171,7 @@ def plot(windows: Sequence[Counted], at: int, *, keyed: bool, show: Show) -> Plo
             for n in range(len(places) - 1)
             if places[n + 1] == places[n] + 1
         )
-        return Line(name, marks, parts)
+        return PlotLine(name, marks, parts)
 
     bars = () if keyed else tuple(
         axes.bar(place, 0, float(value), title(place, value, ""), final=is_final(place))

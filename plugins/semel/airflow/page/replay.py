@@ -29,7 +29,7 @@ from semel.airflow.page.common import declared, is_paused, ledger, own, page, so
 from semel.airflow.page.guard import Token, agreed, sign, write_down
 from semel.airflow.page.shown import PAGE_LINES
 from semel.archive import provenance
-from semel.archive.provenance import Named
+from semel.archive.provenance import CodeDigests
 from semel.declare.durations import format_duration
 from semel.declare.parts import Select
 from semel.errors import StateError
@@ -53,13 +53,13 @@ _Last = Annotated[date | None, Query()]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foreseen:
+class ReplayCandidate:
     """A batch that would be replayed. `made_by`: the code of its newest output, where its marker
     tells; `same`: that of now, with the declaration of now.
     """
 
     root: Root
-    made_by: Named | None
+    made_by: CodeDigests | None
     same: bool
 
 
@@ -185,7 +185,7 @@ def _roots(spec: Spec, which: dict[str, Any]) -> list[int]:
         return []
 
 
-def _foreseen(spec: Spec, roots: list[int], now: Named) -> list[Foreseen]:
+def _foreseen(spec: Spec, roots: list[int], now: CodeDigests) -> list[ReplayCandidate]:
     """What a new request would replay, batch by batch."""
     with ledger().transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
@@ -193,10 +193,10 @@ def _foreseen(spec: Spec, roots: list[int], now: Named) -> list[Foreseen]:
     return [_made(spec, pipeline, root, now) for root in found]
 
 
-def _made(spec: Spec, pipeline: Pipeline, root: Root, now: Named) -> Foreseen:
+def _made(spec: Spec, pipeline: Pipeline, root: Root, now: CodeDigests) -> ReplayCandidate:
     if root.why is not None:
-        return Foreseen(root=root, made_by=None, same=False)
+        return ReplayCandidate(root=root, made_by=None, same=False)
     marker = marker_of(pipeline, root.batch_id, root.generation)
     made = marker.code
     same = made is not None and made.digest == now.digest and marker.spec_digest == spec.digest()
-    return Foreseen(root=root, made_by=made, same=same)
+    return ReplayCandidate(root=root, made_by=made, same=same)

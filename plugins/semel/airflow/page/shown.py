@@ -18,10 +18,10 @@ from semel.declare.yaml import declared_name
 from semel.errors import SpecError
 from semel.ledger import Ledger, rows
 from semel.model.batch import BatchStatus, Counts
-from semel.model.times import Times
+from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
 from semel.reports import intervals
-from semel.reports.progress import State
+from semel.reports.progress import CellState
 
 PAGE_BATCHES = 30
 """Batches of each pipeline that the page of all pipelines sums up."""
@@ -34,7 +34,7 @@ PAGE_LINES = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Newest:
+class NewestBatch:
     """One of the newest batches of a pipeline. `counts`: None until it has committed. `replays`:
     the batch that it computed again, whose records it counts once more.
     """
@@ -77,7 +77,7 @@ class Overview:
     """
 
     name: str
-    newest: tuple[Newest, ...] = ()
+    newest: tuple[NewestBatch, ...] = ()
     opened: tuple[OpenBatch, ...] = ()
     open: int = 0
     refused: int = 0
@@ -86,7 +86,7 @@ class Overview:
     wrong: tuple[str, ...] = ()
     complete: int = 0
     due: int = 0
-    covered: Times = Times()
+    covered: TimeSet = TimeSet()
     failures: Mapping[int, Failure] = field(default_factory=dict)
     failed_runs: tuple[FailedRun, ...] = ()
     paused: bool = False
@@ -97,7 +97,7 @@ class Overview:
         return sum(found, start=Counts())
 
     @property
-    def last(self) -> Newest | None:
+    def last(self) -> NewestBatch | None:
         return self.newest[0] if self.newest else None
 
     @property
@@ -138,27 +138,27 @@ class Overview:
         return f"{self.name} {self.state} {schedule}{' paused' * self.paused}".lower()
 
     @property
-    def state(self) -> State:
+    def state(self) -> CellState:
         """The worst of what is known of it."""
         if self.wrong:
-            return State.BROKEN
+            return CellState.BROKEN
         if self.failed or self.failed_runs:
-            return State.FAILED
+            return CellState.FAILED
         if self.refused:
-            return State.REFUSED
+            return CellState.REFUSED
         if self.open:
-            return State.IN_WORK
-        return State.DONE if self.newest else State.NO_BATCH
+            return CellState.IN_WORK
+        return CellState.DONE if self.newest else CellState.NO_BATCH
 
     @property
     def order(self) -> tuple[int, bool, str]:
         """The worst first: broken, failed for good, refused, silent, to be tried again; then those
         with intervals that are not complete.
         """
-        rank = {State.BROKEN: 0, State.FAILED: 1, State.REFUSED: 2}.get(self.state, 5)
+        rank = {CellState.BROKEN: 0, CellState.FAILED: 1, CellState.REFUSED: 2}.get(self.state, 5)
         retries = [self.retry(b) for b in self.failed]
         retries += [run.failure.again for run in self.failed_runs]
-        if self.state is State.FAILED and all(retries):
+        if self.state is CellState.FAILED and all(retries):
             rank = 4
         elif self.silent:
             rank = min(rank, 3)
@@ -174,7 +174,7 @@ class Overview:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declared:
+class DeclaredPipelines:
     """The pipelines of the folder: those whose file is right, and what is wrong with the others, as
     `semel validate` prints it, by name.
     """
@@ -184,7 +184,7 @@ class Declared:
     wrong: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def declared(paths: Sequence[Path]) -> Declared:
+def declared(paths: Sequence[Path]) -> DeclaredPipelines:
     """Load all files of the folder."""
     loaded: dict[Path, Spec] = {}
     wrong: dict[str, list[str]] = defaultdict(list)
@@ -196,7 +196,7 @@ def declared(paths: Sequence[Path]) -> Declared:
     for line in pipeline.clashes(loaded):
         of = next(path for path in loaded if line.startswith(f"{path}: "))
         wrong[loaded[of].name].append(line)
-    return Declared(
+    return DeclaredPipelines(
         names=frozenset(map(declared_name, paths)),
         specs={spec.name: spec for spec in loaded.values()},
         wrong={name: tuple(lines) for name, lines in wrong.items()},
@@ -204,7 +204,7 @@ def declared(paths: Sequence[Path]) -> Declared:
 
 
 def overviews(
-    ledger: Ledger, permitted: Collection[str], declared: Declared, now: datetime
+    ledger: Ledger, permitted: Collection[str], declared: DeclaredPipelines, now: datetime
 ) -> list[Overview]:
     """The pipelines among some DAGs. Without what Airflow knows of their runs."""
     with ledger.transaction() as connection:
@@ -219,18 +219,18 @@ def overviews(
         )  # fmt: skip
         refused = {r["name"]: r["files"] for r in rows(connection, "page", "refused", names=names)}
         covered = rows(connection, "page", "covered", names=names)
-    batches: dict[str, list[Newest]] = defaultdict(list)
+    batches: dict[str, list[NewestBatch]] = defaultdict(list)
     for r in newest:
         counts = None if r["records_read"] is None else Counts.from_row(r)
-        own = {key: r[key] for key in Newest.__dataclass_fields__ if key != "counts"}
+        own = {key: r[key] for key in NewestBatch.__dataclass_fields__ if key != "counts"}
         own["status"] = BatchStatus(r["status"])
-        batches[r["name"]].append(Newest(**own, counts=counts))
+        batches[r["name"]].append(NewestBatch(**own, counts=counts))
     of_open: dict[str, list[OpenBatch]] = defaultdict(list)
     for r in opened:
         own = {key: r[key] for key in OpenBatch.__dataclass_fields__ if key != "status"}
         of_open[r["name"]].append(OpenBatch(status=BatchStatus(r["status"]), **own))
     open_count = {r["name"]: r["batches"] for r in opened}
-    of_time = {r["name"]: Times.from_ledger(r["covered"]) for r in covered}
+    of_time = {r["name"]: TimeSet.from_ledger(r["covered"]) for r in covered}
     return [
         Overview(
             name=name,
@@ -240,14 +240,14 @@ def overviews(
             refused=refused.get(name, 0),
             spec=declared.specs.get(name),
             wrong=declared.wrong.get(name, ()),
-            covered=of_time.get(name, Times()),
+            covered=of_time.get(name, TimeSet()),
             **_complete(declared.specs.get(name), of_time.get(name), now),
         )
         for name in names
     ]
 
 
-def _complete(spec: Spec | None, covered: Times | None, now: datetime) -> dict[str, int]:
+def _complete(spec: Spec | None, covered: TimeSet | None, now: datetime) -> dict[str, int]:
     """How many of the last intervals are complete: those since the first that a run has covered."""
     if spec is None or covered is None or spec.source.select is not Select.INTERVAL:
         return {}

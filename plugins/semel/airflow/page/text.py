@@ -4,35 +4,35 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from semel.model import complete
-from semel.reports.progress import State
+from semel.reports.progress import CellState
 
 SYMBOLS = {
-    State.FINALIZED: "✓",
-    State.PARTLY: "◐",
-    State.UNCLAIMED: "○",
-    State.REFUSED: "✕",
-    State.BROKEN: "✕",
-    State.FAILED: "!",
-    State.IN_WORK: "▶",
-    State.WAITING: "…",
-    State.DONE: "●",
-    State.EMPTY: "?",
-    State.NOTHING: "·",
-    State.NO_BATCH: "·",
-    complete.State.COMPLETE: "✓",
-    complete.State.HOLE: "?",
-    complete.State.NOT_RUN: "○",
-    complete.State.NOT_YET: "…",
-    complete.State.IN_WORK: "▶",
-    complete.State.BEFORE: "·",
-    complete.State.HELD: "◐",
+    CellState.FINALIZED: "✓",
+    CellState.PARTLY: "◐",
+    CellState.UNCLAIMED: "○",
+    CellState.REFUSED: "✕",
+    CellState.BROKEN: "✕",
+    CellState.FAILED: "!",
+    CellState.IN_WORK: "▶",
+    CellState.WAITING: "…",
+    CellState.DONE: "●",
+    CellState.EMPTY: "?",
+    CellState.NOTHING: "·",
+    CellState.NO_BATCH: "·",
+    complete.WindowState.COMPLETE: "✓",
+    complete.WindowState.HOLE: "?",
+    complete.WindowState.NOT_RUN: "○",
+    complete.WindowState.NOT_YET: "…",
+    complete.WindowState.IN_WORK: "▶",
+    complete.WindowState.BEFORE: "·",
+    complete.WindowState.HELD: "◐",
 }
 """Beside its colour, so that a state can be told without one."""
 
 _STEPS = ((86_400 * 2, 86_400, "d"), (3_600 * 2, 3_600, "h"), (120, 60, "min"))
 
 
-def css_class(state: State | complete.State) -> str:
+def css_class(state: CellState | complete.WindowState) -> str:
     """`in work` as `s-in-work`."""
     return "s-" + state.value.replace(" ", "-")
 

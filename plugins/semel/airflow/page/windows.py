@@ -26,7 +26,7 @@ from semel.airflow.page.plot import HEIGHT, plot
 from semel.airflow.page.text import is_number
 from semel.declare.parts import Select
 from semel.errors import SemelError
-from semel.model.complete import State
+from semel.model.complete import WindowState
 from semel.pipeline.spec import Spec
 from semel.reports import completeness, counted
 
@@ -82,7 +82,7 @@ def windows(
         name=spec.name,
         spec=spec,
         known=known,
-        states=[s for s in State if any(one.state is s for one in known.windows)],
+        states=[s for s in WindowState if any(one.state is s for one in known.windows)],
         levels=[", ".join(keys) for keys in levels],
         level=level,
         column=column,

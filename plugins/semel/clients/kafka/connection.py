@@ -9,7 +9,14 @@ from contextlib import suppress
 from typing import Any
 
 from semel import settings
-from semel.clients.connection import Fields, Unusable, parsed, require_kind, text_of, usable
+from semel.clients.connection import (
+    Fields,
+    ConnectionSettingsError,
+    parsed,
+    require_kind,
+    text_of,
+    usable,
+)
 from semel.errors import TerminalError
 
 _SERVERS = "bootstrap.servers"
@@ -38,9 +45,9 @@ def config_of(
     with usable(connection, "Kafka"):
         found = _config(parsed(text))
         if not found.get(_SERVERS):
-            raise Unusable(f"it names no {_SERVERS}")
+            raise ConnectionSettingsError(f"it names no {_SERVERS}")
         if not isinstance(found[_SERVERS], str):
-            raise Unusable(f"{_SERVERS} is no text such as host:9092")
+            raise ConnectionSettingsError(f"{_SERVERS} is no text such as host:9092")
         return found
 
 
@@ -60,9 +67,9 @@ def plain_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Those settings that are not empty. Unusable: one is no text, number or truth value."""
     for key, value in fields.items():
         if value is not None and not isinstance(value, str | int | float):
-            raise Unusable(f"{key!r} is neither text nor a number")
+            raise ConnectionSettingsError(f"{key!r} is neither text nor a number")
         if not _plain(f"{key}{value}"):
-            raise Unusable("a setting holds a character that no setting can hold")
+            raise ConnectionSettingsError("a setting holds a character that no setting can hold")
     return {key: value for key, value in fields.items() if value not in (None, "")}
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from semel import settings
 from semel.clients.connection import (
     Fields,
-    Unusable,
+    ConnectionSettingsError,
     installed,
     parsed,
     require_kind,
@@ -223,12 +223,12 @@ def _config(found: Fields) -> dict[str, Any]:
         **{k: v for k, v in extra.items() if k.startswith(_TAKEN)},
     })  # fmt: skip
     if "url" not in fields:
-        raise Unusable("it names no host")
+        raise ConnectionSettingsError("it names no host")
     urls = str(fields["url"]).split(",")
     if not all(url.strip().startswith(("http://", "https://")) for url in urls):
-        raise Unusable("its URL begins with neither http:// nor https://")
+        raise ConnectionSettingsError("its URL begins with neither http:// nor https://")
     if any("@" in url for url in urls):
-        raise Unusable("its URL holds a login; put it into the login and password")
+        raise ConnectionSettingsError("its URL holds a login; put it into the login and password")
     return fields
 
 

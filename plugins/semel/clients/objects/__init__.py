@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from semel import settings
-from semel.clients.objects.access import UPLOAD_SECONDS, Place, opened
+from semel.clients.objects.access import UPLOAD_SECONDS, StoreLocation, opened
 from semel.errors import SemelError, TerminalError, UnavailableError
 
 KEYS_AT_ONCE = 1_000
@@ -66,7 +66,7 @@ class Store:
         """`url`: s3://bucket/prefix, gs:// or az://. `connection`: an Airflow connection; None: the
         machine's own credentials. TerminalError: obstore is not installed, or has no use for it.
         """
-        self.place = Place.of(url)
+        self.place = StoreLocation.of(url)
         self._store, self._who = opened(self.place, connection, find)
         self._patient, _ = opened(self.place, connection, find, UPLOAD_SECONDS)
 

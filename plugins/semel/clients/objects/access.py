@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from semel import settings
 from semel.clients.connection import (
     Fields,
-    Unusable,
+    ConnectionSettingsError,
     installed,
     parsed,
     require_kind,
@@ -126,7 +126,7 @@ class Access:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class StoreLocation:
     """A store as a URL names it. `prefix`: without a slash at its end; may be empty."""
 
     service: str
@@ -134,7 +134,7 @@ class Place:
     prefix: str
 
     @classmethod
-    def of(cls, url: str) -> "Place":
+    def of(cls, url: str) -> "StoreLocation":
         """TerminalError: the URL is none of an object store."""
         if not re.fullmatch(URL, url):
             raise TerminalError("the URL is none such as s3://bucket/prefix; correct it")
@@ -151,7 +151,7 @@ class Place:
 
 
 # Keeps P12.
-def location(place: Place, connection: str | None) -> Location:
+def location(place: StoreLocation, connection: str | None) -> Location:
     """The place of a URL: of a container in the storage account that its connection names, because
     another account may have a container of that name. An account of the environment is that of
     another process, too, so it is not known. A bucket has its name once in S3 and in Google Cloud,
@@ -166,7 +166,7 @@ def location(place: Place, connection: str | None) -> Location:
 
 
 def opened(
-    place: Place,
+    place: StoreLocation,
     connection: str | None,
     find: Callable[[str], str | None] = settings.connection,
     idle: int = IDLE_SECONDS,
@@ -184,7 +184,7 @@ def opened(
 
 
 def options(
-    place: Place,
+    place: StoreLocation,
     connection: str | None,
     find: Callable[[str], str | None] = settings.connection,
 ) -> dict[str, str]:
@@ -202,7 +202,7 @@ def options(
 
 
 def _text(
-    place: Place, connection: str | None, find: Callable[[str], str | None]
+    place: StoreLocation, connection: str | None, find: Callable[[str], str | None]
 ) -> str | None:
     """A connection as it is written, if there is to be one."""
     if connection is None:
@@ -210,7 +210,7 @@ def _text(
     return text_of(connection, find, _EXAMPLES[_KINDS[place.service]])
 
 
-def _access(place: Place, connection: str | None, text: str | None) -> Access:
+def _access(place: StoreLocation, connection: str | None, text: str | None) -> Access:
     if connection is None or text is None:
         return Access(who="this machine's own credentials")
     with usable(connection, f"{place.service}://"):
@@ -222,7 +222,7 @@ def _access(place: Place, connection: str | None, text: str | None) -> Access:
 def _aws(found: Fields, who: str) -> Access:
     extra = found.extra
     if named := [name for name in _NO_ROLES if extra.get(name)]:
-        raise Unusable(
+        raise ConnectionSettingsError(
             f"its extra has {named[0]}, which semel does not take; give the machine the role and "
             "leave source.connection or sink.connection out, or give an access key"
         )
@@ -234,7 +234,9 @@ def _aws(found: Fields, who: str) -> Access:
     login = found.login or extra.get("aws_access_key_id")
     password = found.password or extra.get("aws_secret_access_key")
     if bool(login) != bool(password):
-        raise Unusable("it has one of access key id (login) and secret access key (password)")
+        raise ConnectionSettingsError(
+            "it has one of access key id (login) and secret access key (password)"
+        )
     keys = {"access_key_id": login, "secret_access_key": password,
             "token": extra.get("aws_session_token"), "expires_at": None}  # fmt: skip
     return Access(who=who, config=_texts(config), keys=keys if login else None)
@@ -245,7 +247,9 @@ def _google(found: Fields, who: str) -> Access:
     long = "extra__google_cloud_platform__"
     extra = {key.removeprefix(long): value for key, value in found.extra.items()}
     if named := [name for name in _NO_CHAINS if extra.get(name)]:
-        raise Unusable(f"its extra has {named[0]}, which semel does not take; give a key")
+        raise ConnectionSettingsError(
+            f"its extra has {named[0]}, which semel does not take; give a key"
+        )
     if extra.get("is_anonymous"):
         return Access(who=who, config={"skip_signature": True})
     key = extra.get("keyfile_dict") or extra.get("keyfile_json")
@@ -259,7 +263,9 @@ def _google(found: Fields, who: str) -> Access:
 def _azure(found: Fields, who: str) -> Access:
     extra = {key.removeprefix("extra__wasb__"): value for key, value in found.extra.items()}
     if extra.get("connection_string"):
-        raise Unusable("its extra has connection_string; give login (account) and password (key)")
+        raise ConnectionSettingsError(
+            "its extra has connection_string; give login (account) and password (key)"
+        )
     tenant, host = extra.get("tenant_id"), found.host or ""
     named = re.match(r"(?:https://)?([a-z0-9]+)(?:\.|$)", host)
     account = (named and named[1]) if tenant else found.login or (named and named[1])
@@ -270,7 +276,7 @@ def _azure(found: Fields, who: str) -> Access:
            if tenant else {}),
     }  # fmt: skip
     if not account:
-        raise Unusable("it names no storage account: give it as login")
+        raise ConnectionSettingsError("it names no storage account: give it as login")
     keys = _texts({"sas_token": extra.get("sas_token")}) or _texts({"access_key": found.password})
     return Access(
         who=who, config=_texts(config),
@@ -284,12 +290,12 @@ _OF = {"s3": _aws, "gs": _google, "az": _azure}
 def _texts(config: Mapping[str, Any]) -> dict[str, str]:
     for key, value in config.items():
         if value is not None and not isinstance(value, str):
-            raise Unusable(f"{key} is no text")
+            raise ConnectionSettingsError(f"{key} is no text")
     return {key: value for key, value in config.items() if value}
 
 
 @lru_cache(maxsize=STORES_KEPT)
-def _made(place: Place, connection: str | None, text: str | None, idle: int) -> Any:
+def _made(place: StoreLocation, connection: str | None, text: str | None, idle: int) -> Any:
     """A store by a connection as it is written. TerminalError: the client has no use for it."""
     from obstore.exceptions import BaseError
     from obstore.store import AzureStore, GCSStore, S3Store

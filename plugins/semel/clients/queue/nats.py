@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from semel import settings
 from semel.clients.connection import (
     Fields,
-    Unusable,
+    ConnectionSettingsError,
     installed,
     parsed,
     require_kind,
@@ -142,11 +142,11 @@ def _of_fields(found: Fields) -> dict[str, Any]:
     extra = {key: found.extra[key] for key in (*_EXTRA, *_TLS, "servers") if key in found.extra}
     for key, value in extra.items():
         if not isinstance(value, str):
-            raise Unusable(f"{key!r} is no text")
+            raise ConnectionSettingsError(f"{key!r} is no text")
     servers = extra.pop("servers", None)
     if not servers:
         if not found.host:
-            raise Unusable("it names no host")
+            raise ConnectionSettingsError("it names no host")
         scheme = "tls" if any(key in extra for key in _TLS) else "nats"
         servers = f"{scheme}://{found.host}:{found.port or 4222}"
     config: dict[str, Any] = {"servers": servers.split(",")}
@@ -156,7 +156,9 @@ def _of_fields(found: Fields) -> dict[str, Any]:
             if "tls_cert" in extra:
                 config["tls"].load_cert_chain(extra["tls_cert"], extra.get("tls_key"))
         except OSError as error:  # ssl.SSLError is one.
-            raise Unusable(f"its certificates cannot be read: {error.strerror}") from None
+            raise ConnectionSettingsError(
+                f"its certificates cannot be read: {error.strerror}"
+            ) from None
     config |= {key: extra[key] for key in _EXTRA if key in extra}
     login = {"user": found.login, "password": found.password}
     return config | {key: value for key, value in login.items() if value}

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from semel import settings
 from semel.clients.connection import (
     Fields,
-    Unusable,
+    ConnectionSettingsError,
     installed,
     parsed,
     require_kind,
@@ -142,7 +142,7 @@ def _access(connection: str | None, find: Callable[[str], str | None]) -> _Acces
 
 def _session(found: Fields) -> dict[str, str]:
     if named := [name for name in _ELSEWHERE if found.extra.get(name)]:
-        raise Unusable(
+        raise ConnectionSettingsError(
             f"its extra has {named[0]}; let a profile of ~/.aws/config assume the role, and name "
             "it as profile_name"
         )
@@ -153,10 +153,12 @@ def _session(found: Fields) -> dict[str, str]:
         **({_KEYS[1]: password} if password else {}),
     }
     if (wanted[_KEYS[0]] is None) != (wanted[_KEYS[1]] is None):
-        raise Unusable("it has one of access key id (login) and secret access key (password)")
+        raise ConnectionSettingsError(
+            "it has one of access key id (login) and secret access key (password)"
+        )
     for key, value in wanted.items():
         if value is not None and not isinstance(value, str):
-            raise Unusable(f"{key} is no text")
+            raise ConnectionSettingsError(f"{key} is no text")
     return {key: value for key, value in wanted.items() if value}
 
 

@@ -37,14 +37,14 @@ from semel.errors import (
 from semel.ledger import Ledger, change, pipelines, row, rows
 from semel.model.batch import Log
 from semel.model.buckets import Buckets, union
-from semel.model.times import Times
+from semel.model.times import TimeSet
 from semel.pipeline import identity
 from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
 from semel.plan import event_time
 from semel.repair.adopt import runs
 from semel.repair.adopt.history import READ_AGAIN, History, histories
-from semel.repair.adopt.ids import GoneError, ShardIds, ids_of
+from semel.repair.adopt.ids import IdsLostError, ShardIds, ids_of
 from semel.repair.adopt.insert import write_batches, write_partitions
 from semel.repair.adopt.landed import check_landed
 from semel.repair.adopt.partitions import Adoptee, partitions_of
@@ -362,7 +362,7 @@ def catalog_of(
             continue
         try:
             ids = ids_of(batch, [of[c.source_partition_id].here(c) for c in batch.claims])
-        except GoneError as error:
+        except IdsLostError as error:
             gone.append((marker, f"batch {marker.batch_id}: {error}"))
             continue
         keep(marker, ids)
@@ -426,7 +426,9 @@ def _write(
             exact_from=_exact_from(spec, [batch.newest for batch in batches]),
             created_at=of_ledger,
             # Keeps W3.
-            covered=Times.of(r for batch in batches for r in batch.first.covers.ranges).to_ledger(),
+            covered=TimeSet.of(
+                r for batch in batches for r in batch.first.covers.ranges
+            ).to_ledger(),
             event_time=_complete_to(spec, batches),
         )
         if made is None:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from semel.archive.marker import Marker
 from semel.catalog import sortedids
 from semel.catalog.ids import hash_ids, seconds_of
-from semel.declare.parts import Scope
+from semel.declare.parts import RepeatScope
 from semel.errors import CorruptionError, SourceError
 from semel.formats.output import rows_of
 from semel.formats.pieces import PIECE_BYTES_MAX, gathered
@@ -30,7 +30,7 @@ from semel.model.buckets import Buckets, union
 from semel.model.manifest import Kind, MarkedFile
 from semel.pipeline.opening import open_source
 from semel.repair.adopt.history import History
-from semel.sources import Source, of_finalized
+from semel.sources import Source, finalized_reason
 from semel.stage import verdicts
 from semel.stage.ids_file import read_ids
 from semel.stage.job import StageJob
@@ -49,7 +49,7 @@ class ShardIds:
     buckets: Buckets | None
 
 
-class GoneError(Exception):
+class IdsLostError(Exception):
     """Ids files, output and source all fail to give a batch's ids. The message says why."""
 
 
@@ -85,8 +85,8 @@ def ids_of(batch: History, claims: Iterable[Claim]) -> list[ShardIds]:
         try:
             return way()
         except (OSError, ValueError, pa.ArrowException, SourceError, CorruptionError) as error:
-            whys.append(f"{name}: {of_finalized(error)}")
-    raise GoneError("; ".join(whys))
+            whys.append(f"{name}: {finalized_reason(error)}")
+    raise IdsLostError("; ".join(whys))
 
 
 def _of_output(marker: Marker, made: Marker) -> list[ShardIds]:
@@ -137,7 +137,7 @@ def _check_count(marker: Marker, found: int) -> None:
 
 def _in_output(marker: Marker, *, all_have_ids: bool) -> Iterator[Part]:
     spec = marker.spec
-    by_bucket = spec.dedup.scope is Scope.BUCKET
+    by_bucket = spec.dedup.scope is RepeatScope.BUCKET
     names = list(dict.fromkeys([*spec.record_id, *([spec.record_time] if by_bucket else [])]))
     declared = spec.arrow_schema()
     for file in marker.of_kind(Kind.DATA):

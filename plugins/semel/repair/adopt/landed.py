@@ -7,12 +7,12 @@ from semel.archive.marker import Marker
 from semel.errors import AGAIN, TerminalError
 from semel.pipeline.spec import Spec
 from semel.repair.adopt.history import READ_AGAIN
-from semel.sinks import Note, Notes, Remote, held
+from semel.sinks import BatchNote, Notes, RemoteSink, held
 
 
 # Keeps D10, H2.
 def check_landed(
-    spec: Spec, sink: Remote, kept: Path, found: list[Marker], notes: Notes | None
+    spec: Spec, sink: RemoteSink, kept: Path, found: list[Marker], notes: Notes | None
 ) -> str | None:
     """The ledger named in a target's notes, as in `Pipeline.ledger`. None: unknown.
 
@@ -35,7 +35,7 @@ def check_landed(
 
 
 def _missing(
-    sink: Remote, pipeline: str, kept: Path, missing: tuple[held.Known, ...]
+    sink: RemoteSink, pipeline: str, kept: Path, missing: tuple[held.KnownBatch, ...]
 ) -> TerminalError:
     """The error for missing rows: once adopted, their records would never be read again."""
     roots = sorted({one.root for one in missing})
@@ -52,7 +52,7 @@ def _missing(
 
 
 def _refuse_strays(
-    spec: Spec, sink: Remote, kept: Path, found: list[Marker], strays: tuple[Note, ...]
+    spec: Spec, sink: RemoteSink, kept: Path, found: list[Marker], strays: tuple[BatchNote, ...]
 ) -> None:
     made_by = {marker.commit_seq: marker for marker in found}
     replays = [note for note in strays if note.commit_seq in made_by]

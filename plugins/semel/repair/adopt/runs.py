@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import sqlalchemy as sa
 
-from semel.catalog.payload import Encoder, write_pieces
+from semel.catalog.payload import IdEncoder, write_pieces
 from semel.catalog.runs import span_seconds
 from semel.catalog.sortedids import distinct
 from semel.ledger import row
@@ -37,7 +37,7 @@ class OldRun:
 
 
 @dataclass(kw_only=True)
-class _Group:
+class _ShardIds:
     """The ids of one shard that are not yet spilled."""
 
     parts: list[ShardIds] = field(default_factory=list)
@@ -54,7 +54,7 @@ class OldRuns:
 
     def __init__(self, folder: Path, horizon_seconds: int) -> None:
         self._folder, self._span = folder, span_seconds(horizon_seconds)
-        self._groups: dict[int, _Group] = defaultdict(_Group)
+        self._groups: dict[int, _ShardIds] = defaultdict(_ShardIds)
         self._of_span: float | None = None
         self._held = 0
         self._runs: list[OldRun] = []
@@ -104,7 +104,7 @@ class OldRuns:
 
 def write(connection: sa.Connection, pipeline_id: int, segment_id: int, run: OldRun) -> None:
     """Write a run, header and payload, as visible. It belongs to no attempt."""
-    encoder = Encoder(run.ids)
+    encoder = IdEncoder(run.ids)
     encoder.add(np.load(run.h1), np.load(run.h2), encoder.blocks)
     checksum = encoder.finish()
     header = row(

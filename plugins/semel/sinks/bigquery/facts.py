@@ -9,8 +9,8 @@ from pyarrow import types as at
 
 from semel.clients.sql import query
 from semel.errors import TerminalError
-from semel.sinks import Note, notes_of_rows
-from semel.sinks.bigquery.target import REQUEST_SECONDS, BigQueryTarget, GoneError
+from semel.sinks import BatchNote, notes_of_rows
+from semel.sinks.bigquery.target import REQUEST_SECONDS, BigQueryTarget, TableMissingError
 
 OWN = {"_semel_batch": "INT64", "_semel_seq": "INT64"}
 """The columns that semel adds, by which it finds a batch's rows."""
@@ -99,7 +99,7 @@ def count(client: bigquery.Client, target: BigQueryTarget, batch_id: int) -> int
 
 def notes(
     client: bigquery.Client, target: BigQueryTarget, pipeline: str, has: int, most: int
-) -> list[Note]:
+) -> list[BatchNote]:
     """What the rows of a table say of the newest `most` batches. Nothing, where there is no table.
 
     Of a table that is clustered by `_semel_batch`, the first query does not read all.
@@ -107,7 +107,7 @@ def notes(
     text = query("bigquery", "notes").text.format(table=target.name, most=most)
 
     def look(first: int) -> list[tuple[int, ...]]:
-        with suppress(GoneError), target.answers():
+        with suppress(TableMissingError), target.answers():
             return [tuple(row.values()) for row in _answer(client, target, text, first=first)]
         return []
 

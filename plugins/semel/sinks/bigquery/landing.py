@@ -24,7 +24,7 @@ from semel import failpoints
 from semel.errors import AGAIN, CorruptionError, RetryableError, TerminalError
 from semel.formats.parquetsink import ROW_GROUP_BYTES
 from semel.formats.pieces import gathered
-from semel.sinks import Presence, Won
+from semel.sinks import Presence, CommittedBatch
 from semel.sinks.bigquery.facts import OWN, count
 from semel.sinks.bigquery.target import ERRORS, REQUEST_SECONDS, BigQueryTarget
 from semel.sinks.staged import check_count, staged
@@ -50,12 +50,12 @@ rights: somebody has to change something."""
 
 
 # Keeps BQ1.
-def job_id(won: Won, n: int) -> str:
+def job_id(won: CommittedBatch, n: int) -> str:
     """The id of a batch's load job, the same in each process."""
     return f"semel-{won.pipeline}-{won.batch_id}-{won.digest[:12]}-{n}"
 
 
-def presence(client: bigquery.Client, target: BigQueryTarget, won: Won) -> Presence:
+def presence(client: bigquery.Client, target: BigQueryTarget, won: CommittedBatch) -> Presence:
     """What is in the table of a batch, by its job and its rows."""
     wanted = sum(file.records for file in won.files)
     for _ in range(2):  # It may land between the two questions.
@@ -68,7 +68,7 @@ def presence(client: bigquery.Client, target: BigQueryTarget, won: Won) -> Prese
     return Presence.WRONG
 
 
-def land(client: bigquery.Client, target: BigQueryTarget, won: Won) -> None:
+def land(client: bigquery.Client, target: BigQueryTarget, won: CommittedBatch) -> None:
     """Let a batch land, unless it has, or rows of its number are there.
 
     RetryableError: nobody knows yet, or another try may succeed. TerminalError: its job has failed.
@@ -85,7 +85,7 @@ def land(client: bigquery.Client, target: BigQueryTarget, won: Won) -> None:
 
 
 def _last(
-    client: bigquery.Client, target: BigQueryTarget, won: Won
+    client: bigquery.Client, target: BigQueryTarget, won: CommittedBatch
 ) -> tuple[int, LoadJob | None]:
     """The batch's last job, and its number; (0, None): there was none."""
     last = 0, None
@@ -131,7 +131,7 @@ def _may_be_cured(client: bigquery.Client, target: BigQueryTarget, job: LoadJob)
 
 
 def _inserted(
-    client: bigquery.Client, target: BigQueryTarget, won: Won, n: int, file: IO[bytes]
+    client: bigquery.Client, target: BigQueryTarget, won: CommittedBatch, n: int, file: IO[bytes]
 ) -> LoadJob:
     """The batch's job of this number, whoever inserted it."""
     config = LoadJobConfig(
@@ -158,7 +158,7 @@ def _inserted(
 
 
 def _waited(
-    client: bigquery.Client, target: BigQueryTarget, won: Won, job: LoadJob
+    client: bigquery.Client, target: BigQueryTarget, won: CommittedBatch, job: LoadJob
 ) -> LoadJob:
     """The job once it is done."""
     pause, most = _LOOK_SECONDS
@@ -175,7 +175,7 @@ def _waited(
     return job
 
 
-def _check(target: BigQueryTarget, won: Won, job: LoadJob) -> None:
+def _check(target: BigQueryTarget, won: CommittedBatch, job: LoadJob) -> None:
     """TerminalError, RetryableError: the job has failed. CorruptionError: it has loaded elsewhere,
     or other rows.
     """
@@ -201,7 +201,7 @@ def _check(target: BigQueryTarget, won: Won, job: LoadJob) -> None:
 
 # Keeps BQ6.
 @contextmanager
-def _joined(won: Won) -> Iterator[IO[bytes]]:
+def _joined(won: CommittedBatch) -> Iterator[IO[bytes]]:
     """The batch's rows as one file of Parquet, with their batch and its place: an upload has one.
 
     It has no name, so it goes with the process.

@@ -18,9 +18,17 @@ from google.cloud.bigquery import Client
 
 from semel.declare.context import Context
 from semel.model.manifest import Kind, ManifestFile, Published, StagedFile
-from semel.sinks import MiscountError, Newest, Notes, Presence, Refuses, Remote, Won
+from semel.sinks import (
+    MiscountError,
+    NotesQuery,
+    Notes,
+    Presence,
+    RowChecker,
+    RemoteSink,
+    CommittedBatch,
+)
 from semel.sinks.bigquery import facts, landing
-from semel.sinks.bigquery.refused import RowCheck
+from semel.sinks.bigquery.refused import BigQueryRowCheck
 from semel.sinks.bigquery.target import BigQueryTarget
 
 _ALL = 1 << 62
@@ -35,7 +43,7 @@ def opened(context: Context, address: str | None, looks: object) -> "BigQuerySin
     return BigQuerySink(target, context.name)
 
 
-class BigQuerySink(Remote):
+class BigQuerySink(RemoteSink):
     """Rows go to `target`. See `semel.sinks.Sink` for when each method is called."""
 
     self_noted = True
@@ -64,9 +72,9 @@ class BigQuerySink(Remote):
         with closing(self._target.client()) as client:
             yield client
 
-    def check(self, schema: pa.Schema | None, staged: Path) -> Refuses:  # noqa: ARG002 - the seam's
+    def check(self, schema: pa.Schema | None, staged: Path) -> RowChecker:  # noqa: ARG002 - the seam's
         self.describe(schema)
-        return RowCheck()
+        return BigQueryRowCheck()
 
     def describe(self, schema: pa.Schema | None) -> str:
         with self._client() as client:
@@ -81,11 +89,11 @@ class BigQuerySink(Remote):
         """The columns, where only the job could tell them."""
         self.describe(schema)
 
-    def look(self, won: Won) -> Sequence[Presence]:
+    def query_presence(self, won: CommittedBatch) -> Sequence[Presence]:
         with self._client() as client:
             return [landing.presence(client, self._target, won)] * len(won.files)
 
-    def publish(self, won: Won, missing: Sequence[ManifestFile]) -> None:
+    def publish(self, won: CommittedBatch, missing: Sequence[ManifestFile]) -> None:
         if missing:
             with self._client() as client:
                 landing.land(client, self._target, won)
@@ -96,7 +104,7 @@ class BigQuerySink(Remote):
             f"Take them out: DELETE FROM `{self._target.name}` WHERE _semel_batch IN ({shown})"
         )
 
-    def notes(self, newest: Newest | None = None) -> Notes:
+    def notes(self, newest: NotesQuery | None = None) -> Notes:
         """What the rows say: of a batch that was deleted nothing is left, and all are `pipeline`'s.
         """
         asked = (newest.has or 0, newest.count) if newest else (0, _ALL)

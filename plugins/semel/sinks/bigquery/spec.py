@@ -6,10 +6,10 @@ from pydantic import Field
 
 from semel.declare.parts import Text
 from semel.declare.place import TABLE, Location
-from semel.sinks.spec import Service
+from semel.sinks.spec import ServiceSinkSpec
 
 
-class BigQuerySink(Service):
+class BigQuerySinkSpec(ServiceSinkSpec):
     """A table of BigQuery: the rows of a batch are appended by one load job. Experimental."""
 
     counts_refused: ClassVar[str] = (
@@ -48,4 +48,4 @@ class BigQuerySink(Service):
         return Location(kind=TABLE, name=name, servers=frozenset({"bigquery"}))
 
 
-DECLARED = BigQuerySink
+DECLARED = BigQuerySinkSpec

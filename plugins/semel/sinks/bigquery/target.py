@@ -32,7 +32,7 @@ _AWAY = (
 _BUSY = ("quotaExceeded", "rateLimitExceeded")
 
 
-class GoneError(TerminalError):
+class TableMissingError(TerminalError):
     """There is no such table, or not in this location."""
 
 
@@ -93,7 +93,7 @@ class BigQueryTarget:
         if reason_of(error) in _BUSY:
             return RetryableError(f"{self.address}: BigQuery takes no more now ({why}); try later")
         if isinstance(error, api.NotFound):
-            return GoneError(
+            return TableMissingError(
                 f"{self.address} is not there ({why}); make it, docs/bigquery.md says how, or "
                 "restore it"
             )

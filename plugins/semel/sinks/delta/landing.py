@@ -28,7 +28,7 @@ from semel.errors import AGAIN, CorruptionError, RetryableError
 from semel.formats.parquetsink import ROW_GROUP_BYTES
 from semel.formats.pieces import gathered
 from semel.model.manifest import ManifestFile
-from semel.sinks import Presence, Won
+from semel.sinks import Presence, CommittedBatch
 from semel.sinks.delta.statistics import Statistics
 from semel.sinks.delta.table import OWN, Table, with_own
 from semel.sinks.staged import check_count, staged
@@ -40,18 +40,18 @@ COMMITS_MAX = 50
 """How often a commit is tried in one publish, where others commit all the time."""
 
 # Keeps DL1.
-def app_id(won: Won) -> str:
+def app_id(won: CommittedBatch) -> str:
     """The application whose transaction a batch is, the same in each process."""
     return f"semel:{won.pipeline}:{won.batch_id}:{won.digest}"
 
 
-def name_of(won: Won, file: ManifestFile) -> str:
+def name_of(won: CommittedBatch, file: ManifestFile) -> str:
     """A file's name below the table, which no other batch, part or manifest has."""
     return f"{file.final_path.rpartition('#')[2]}-{won.digest[:16]}.parquet"
 
 
 # Keeps DL2, DL3.
-def presences(table: Table, won: Won) -> list[Presence]:
+def presences(table: Table, won: CommittedBatch) -> list[Presence]:
     """What is there of each file of a batch."""
     now = table.now()
     if now is None:
@@ -75,7 +75,7 @@ def presences(table: Table, won: Won) -> list[Presence]:
 
 
 # Keeps DL3.
-def mend(table: Table, won: Won) -> None:
+def mend(table: Table, won: CommittedBatch) -> None:
     """Put there again what a commit of the batch names and is gone: nobody can read the table.
 
     CorruptionError: what is put there would not be what was.
@@ -89,7 +89,7 @@ def mend(table: Table, won: Won) -> None:
             _put(table, won, names[name], size)
 
 
-def land(table: Table, won: Won) -> None:
+def land(table: Table, won: CommittedBatch) -> None:
     """Let a batch land, unless it has, or rows of its number are there.
 
     RetryableError: others have committed all the time.
@@ -117,7 +117,7 @@ def land(table: Table, won: Won) -> None:
 
 
 # Keeps DL2.
-def _committed(table: Table, now: DeltaTable, won: Won, adds: list[AddAction]) -> bool:
+def _committed(table: Table, now: DeltaTable, won: CommittedBatch, adds: list[AddAction]) -> bool:
     """Name the files in one commit. False: somebody has committed since the handle was made, or
     the answer was lost: the next look tells.
     """
@@ -139,7 +139,9 @@ def _committed(table: Table, now: DeltaTable, won: Won, adds: list[AddAction]) -
     return True
 
 
-def _put(table: Table, won: Won, file: ManifestFile, named: int | None = None) -> AddAction:
+def _put(
+    table: Table, won: CommittedBatch, file: ManifestFile, named: int | None = None
+) -> AddAction:
     """Write a file below the table; or take the one of that name, which a twin has written.
     `named`: its bytes, where a commit says them.
     """
@@ -171,7 +173,7 @@ def _put(table: Table, won: Won, file: ManifestFile, named: int | None = None) -
 
 
 # Keeps DL5.
-def _write(copy: IO[bytes], won: Won, file: ManifestFile) -> Statistics:
+def _write(copy: IO[bytes], won: CommittedBatch, file: ManifestFile) -> Statistics:
     """The rows of a staged file with their batch and its place. Returns what is said of them."""
     schema, told = with_own(won.schema), Statistics()
     values = [pa.scalar(number, pa.int64()) for number in (won.batch_id, won.commit_seq)]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from semel.declare.context import Context
 from semel.model.manifest import Kind, ManifestFile, Published, StagedFile
-from semel.sinks import MiscountError, Newest, Notes, Presence, Remote, Won
+from semel.sinks import MiscountError, NotesQuery, Notes, Presence, RemoteSink, CommittedBatch
 from semel.sinks.delta import landing
 from semel.sinks.delta.table import Table
 
@@ -26,7 +26,7 @@ def opened(context: Context, address: str | None, looks: object) -> "DeltaSink":
     return DeltaSink(Table(context.declared), context.name)
 
 
-class DeltaSink(Remote):
+class DeltaSink(RemoteSink):
     """Rows go to a table. See `semel.sinks.Sink` for when each method is called."""
 
     self_noted = True
@@ -52,23 +52,23 @@ class DeltaSink(Remote):
         """The columns, where only the job could tell them."""
         self._table.examine(schema)
 
-    def look(self, won: Won) -> Sequence[Presence]:
+    def query_presence(self, won: CommittedBatch) -> Sequence[Presence]:
         return landing.presences(self._table, won)
 
-    def publish(self, won: Won, missing: Sequence[ManifestFile]) -> None:
+    def publish(self, won: CommittedBatch, missing: Sequence[ManifestFile]) -> None:
         if missing:
             landing.land(self._table, won)
         elif won.files:
             self._table.settle()
 
-    def mend(self, won: Won) -> None:
+    def repair_published(self, won: CommittedBatch) -> None:
         landing.mend(self._table, won)
 
     def forget(self, batches: Sequence[int]) -> str:
         shown = ", ".join(map(str, batches))
         return f"Take them out: DELETE FROM delta.`{self.address}` WHERE _semel_batch IN ({shown})"
 
-    def notes(self, newest: Newest | None = None) -> Notes:
+    def notes(self, newest: NotesQuery | None = None) -> Notes:
         """What the rows say: of a batch that was deleted nothing is left, and all are `pipeline`'s.
         """
         asked = (newest.has or 0, newest.count) if newest else (0, _ALL)

@@ -10,7 +10,7 @@ from semel import settings
 from semel.clients.objects import access
 from semel.declare.parts import Text
 from semel.declare.place import Location, reached
-from semel.sinks.spec import Service, folder_of
+from semel.sinks.spec import ServiceSinkSpec, folder_of
 
 
 def misread(table: str) -> str | None:
@@ -20,7 +20,7 @@ def misread(table: str) -> str | None:
     return None
 
 
-class DeltaSink(Service):
+class DeltaSinkSpec(ServiceSinkSpec):
     """A Delta table: a batch is one commit, which names it."""
 
     counts_refused: ClassVar[str] = (
@@ -45,9 +45,9 @@ class DeltaSink(Service):
     vacuumed: ClassVar[bool] = True
 
     @property
-    def store(self) -> access.Place | None:
+    def store(self) -> access.StoreLocation | None:
         """Where in a store it is; None: in a folder."""
-        return access.Place.of(self.table) if "://" in self.table else None
+        return access.StoreLocation.of(self.table) if "://" in self.table else None
 
     @property
     def address(self) -> str:
@@ -85,4 +85,4 @@ class DeltaSink(Service):
         return folder_of(found) if isinstance(found, str) else found
 
 
-DECLARED = DeltaSink
+DECLARED = DeltaSinkSpec

@@ -30,8 +30,8 @@ from semel.errors import (
     UnavailableError,
     first_line,
 )
-from semel.sinks import Note, notes_of_rows
-from semel.sinks.delta.spec import DeltaSink, misread
+from semel.sinks import BatchNote, notes_of_rows
+from semel.sinks.delta.spec import DeltaSinkSpec, misread
 
 OWN = pa.schema([("_semel_batch", pa.int64()), ("_semel_seq", pa.int64())])
 """The columns that semel adds: which batch a row is of, and its place in the order of commits."""
@@ -63,7 +63,7 @@ _MAPPING, _FORGETS = "delta.columnMapping.mode", "delta.setTransactionRetentionD
 class Table:
     """Where a Delta table is. It holds no connection, and may be used by several threads."""
 
-    def __init__(self, declared: DeltaSink) -> None:
+    def __init__(self, declared: DeltaSinkSpec) -> None:
         self.address = declared.address
         self._store, self._options = None, {}
         if declared.store is not None:
@@ -197,7 +197,7 @@ class Table:
         text = query("delta", "count").text.format(batch=batch_id)
         return sum(rows[0][0].as_py() for rows in self._asked(table, text))
 
-    def notes(self, pipeline: str, has: int, most: int) -> list[Note]:
+    def notes(self, pipeline: str, has: int, most: int) -> list[BatchNote]:
         """What the rows say of the newest `most` batches. Files far from `has` are not opened."""
         table = self.now()
 

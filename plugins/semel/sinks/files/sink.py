@@ -11,8 +11,8 @@ import pyarrow as pa
 from semel.declare.context import Context
 from semel.formats.output import columns_in_files, dataset_of
 from semel.model.manifest import Kind, StagedFile
-from semel.sinks import Old, Sink
-from semel.sinks.linked import Linked, Looks
+from semel.sinks import ReplacedOutput, Sink
+from semel.sinks.linked import Linked, LinkedFiles
 from semel.storage import check_links, make_folder, sync_folder
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 def opened(context: Context, address: str | None, looks: object) -> "Folder":
     """The folder, where the ledger says that it is."""
     there = Path(address) if address and Path(address).is_absolute() else context.declared.folder()
-    return Folder(there, context, looks or Looks())
+    return Folder(there, context, looks or LinkedFiles())
 
 
 class Folder(Linked, Sink):
     """Files below one folder, under the names that the manifest gives them."""
 
-    def __init__(self, root: Path, context: Context, looks: Looks) -> None:
+    def __init__(self, root: Path, context: Context, looks: LinkedFiles) -> None:
         super().__init__(root, looks)
         self.address = str(root)
         self._context = context
@@ -38,7 +38,7 @@ class Folder(Linked, Sink):
         make_folder(self.root)
         check_links(staged, self.root)
 
-    def check_replace(self, old: Old) -> tuple[str, ...]:  # noqa: ARG002 - the seam's
+    def check_replace(self, old: ReplacedOutput) -> tuple[str, ...]:  # noqa: ARG002 - the seam's
         """Files of a replay have names of their own: the marker tells which ones count."""
         return ()
 
@@ -48,7 +48,7 @@ class Folder(Linked, Sink):
         below = context.declared.path_of(context.name, batch_id, fence, part, file)
         return str(self.root / below)
 
-    def remove(self, old: "Published") -> int:
+    def remove_files(self, old: "Published") -> int:
         """Unlink them."""
         freed, folders = 0, set()
         for file in old.of_kind(Kind.DATA):

@@ -8,11 +8,11 @@ from pydantic import field_validator
 from semel import settings
 from semel.declare.parts import Text
 from semel.declare.place import Location
-from semel.sinks.in_files import InFiles
+from semel.sinks.in_files import FileSinkSpec
 from semel.sinks.spec import folder_of
 
 
-class FilesSink(InFiles):
+class FilesSinkSpec(FileSinkSpec):
     """A folder of files that are only ever added, whole batches at a time."""
 
     in_folder: ClassVar[bool] = True
@@ -47,4 +47,4 @@ class FilesSink(InFiles):
         return folder_of(path)
 
 
-DECLARED = FilesSink
+DECLARED = FilesSinkSpec

@@ -17,8 +17,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster
 from semel.errors import CorruptionError, UnavailableError
 from semel.model.plain import parsed
-from semel.sinks import Won
-from semel.sinks.kafka.ends import Ends, Spans, ends_of
+from semel.sinks import CommittedBatch
+from semel.sinks.kafka.ends import TopicEnds, Spans, ends_of
 
 FORMAT = 1
 
@@ -30,12 +30,12 @@ _POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Note:
+class ControlNote:
     """What has landed of a batch.
 
     `rows` of its `total` rows have, in the order of its files; `refused` are the numbers of those
     among them that the topic did not take, which was accepted. Other messages may lie in `spans`.
-    `ledger`: as of `semel.sinks.Note`.
+    `ledger`: as of `semel.sinks.BatchNote`.
     """
 
     pipeline: str
@@ -50,7 +50,7 @@ class Note:
     spans: Spans = field(default_factory=dict)
 
     @classmethod
-    def of(cls, won: Won) -> Self:
+    def of(cls, won: CommittedBatch) -> Self:
         """That of a batch of which nothing has landed."""
         return cls(
             pipeline=won.pipeline,
@@ -90,7 +90,7 @@ class Note:
         return cls(**{**plain, "refused": tuple(plain["refused"])}, spans=spans)
 
 
-Notes = dict[tuple[str, int], Note | CorruptionError]
+Notes = dict[tuple[str, int], ControlNote | CorruptionError]
 """The notes by pipeline and batch; where one is damaged, what is said of it."""
 
 
@@ -105,8 +105,8 @@ def find(
     pipeline: str,
     batch_id: int,
     seconds: float,
-    since: Ends | None = None,
-) -> Note | None:
+    since: TopicEnds | None = None,
+) -> ControlNote | None:
     """The note of one batch, written after `since` was asked. Raises as `_committed` does."""
     wanted, found = key_of(pipeline, batch_id), None
     for message in _committed(cluster, topic, seconds, since):
@@ -115,9 +115,11 @@ def find(
     return None if found is None else _note(topic, found)
 
 
-def of_batch(cluster: Cluster, topic: str, won: Won, seconds: float) -> Note | None:
+def of_batch(
+    cluster: Cluster, topic: str, won: CommittedBatch, seconds: float
+) -> ControlNote | None:
     """The same of a committed batch, of whose topic stage has kept where it ended."""
-    since = Ends.kept(Path(won.files[0].staged_path).parent) if won.files else None
+    since = TopicEnds.kept(Path(won.files[0].staged_path).parent) if won.files else None
     return find(cluster, topic, won.pipeline, won.batch_id, seconds, since)
 
 
@@ -128,7 +130,11 @@ def of_all(cluster: Cluster, topic: str, seconds: float) -> Notes:
 
 # Keeps H2.
 def newest(
-    cluster: Cluster, topic: str, seconds: float, since: Ends | None, has: tuple[str, int] | None
+    cluster: Cluster,
+    topic: str,
+    seconds: float,
+    since: TopicEnds | None,
+    has: tuple[str, int] | None,
 ) -> tuple[Notes, bool]:
     """The last notes, and those that were written after `since`, but for what an open transaction
     hides; and all of them, where the one of the batch `has` is not among these, or either is not
@@ -136,7 +142,7 @@ def newest(
     """
     hidden = False
 
-    def seen(since: Ends | None) -> Iterator[Message]:
+    def seen(since: TopicEnds | None) -> Iterator[Message]:
         nonlocal hidden
         try:
             yield from _committed(cluster, topic, seconds, since, _LAST)
@@ -181,12 +187,12 @@ class BlockedError(UnavailableError):
     """A transaction that is open hides whether a later one has committed."""
 
 
-def _note(topic: str, message: Message) -> Note | None:
+def _note(topic: str, message: Message) -> ControlNote | None:
     """A message's note. None: somebody has removed it, by a message without a value."""
     if message.value() is None:
         return None
     try:
-        note = Note.from_bytes(message.value())
+        note = ControlNote.from_bytes(message.value())
         if note.key != message.key():
             raise ValueError(f"it is that of batch {note.batch_id}")
         return note
@@ -201,7 +207,7 @@ def _note(topic: str, message: Message) -> Note | None:
 
 # Keeps KP3.
 def _committed(
-    cluster: Cluster, topic: str, seconds: float, since: Ends | None = None, last: int = 0
+    cluster: Cluster, topic: str, seconds: float, since: TopicEnds | None = None, last: int = 0
 ) -> Iterator[Message]:
     """All committed messages of a topic that were there when this was called.
 

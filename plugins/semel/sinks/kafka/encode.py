@@ -9,7 +9,7 @@ from pyarrow import types as at
 
 from semel.errors import TerminalError
 from semel.formats.jsonlsink import as_json, from_json, objects, refusal
-from semel.sinks import Won
+from semel.sinks import CommittedBatch
 from semel.sinks.kafka.target import KafkaTarget
 
 BATCH_FIELD = "_semel_batch"
@@ -19,7 +19,7 @@ Texts = list[bytes | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Messages:
+class EncodedMessages:
     """Some rows as messages: of each header a column, in the order in which they are declared.
 
     `size` is their bytes, before any compression.
@@ -31,14 +31,14 @@ class Messages:
     size: int
 
 
-def messages(target: KafkaTarget, won: Won, rows: pa.RecordBatch) -> Messages:
+def messages(target: KafkaTarget, won: CommittedBatch, rows: pa.RecordBatch) -> EncodedMessages:
     """The messages of some rows of a batch, each of which says which batch it is of."""
     table = pa.Table.from_batches([rows])
     for name, number in ((BATCH_FIELD, won.batch_id), (SEQ_FIELD, won.commit_seq)):
         table = table.append_column(name, pa.repeat(pa.scalar(number, pa.int64()), len(table)))
     parts = encoded(target, table)
     values, keys, *headers = ([None] * len(table) if p is None else p.to_pylist() for p in parts)
-    return Messages(
+    return EncodedMessages(
         values=values,
         keys=keys,
         headers=headers,

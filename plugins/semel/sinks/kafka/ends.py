@@ -26,7 +26,7 @@ _KEPT = "_control.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ends:
+class TopicEnds:
     """Where the partitions of a topic begin and end, under which leaders; the topic by its id.
 
     Messages of open transactions count. `leaders`: the epoch of each partition's leader, which
@@ -38,7 +38,7 @@ class Ends:
     leaders: dict[int, int | None]
 
     # Keeps KP12.
-    def written_since(self, earlier: "Ends | None") -> Spans:
+    def written_since(self, earlier: "TopicEnds | None") -> Spans:
         """The spans that have all messages that were written after `earlier` was asked.
 
         Of a partition of another topic of this name, or which another leader has had, all is taken:
@@ -71,7 +71,7 @@ class Ends:
             return None
 
 
-def ends_of(admin: AdminClient, topic: str) -> Ends:
+def ends_of(admin: AdminClient, topic: str) -> TopicEnds:
     """Where a topic's partitions end now. KafkaException: there is no such topic."""
     [asked] = admin.describe_topics(
         TopicCollection([topic]), request_timeout=ANSWER_SECONDS
@@ -80,7 +80,7 @@ def ends_of(admin: AdminClient, topic: str) -> Ends:
     parts = [TopicPartition(topic, part.id) for part in described.partitions]
     firsts = _offsets(admin, parts, OffsetSpec.earliest())
     lasts = _offsets(admin, parts, OffsetSpec.latest())
-    return Ends(
+    return TopicEnds(
         topic_id=str(described.topic_id),
         spans={part: (firsts[part].offset, last.offset) for part, last in lasts.items()},
         leaders={part: last.leader_epoch for part, last in lasts.items()},

@@ -28,10 +28,10 @@ from semel.errors import (
     UnavailableError,
 )
 from semel.formats.pieces import PIECE_BYTES_MAX
-from semel.sinks import Won
+from semel.sinks import CommittedBatch
 from semel.sinks.kafka import control
-from semel.sinks.kafka.control import Note
-from semel.sinks.kafka.encode import Messages, messages
+from semel.sinks.kafka.control import ControlNote
+from semel.sinks.kafka.encode import EncodedMessages, messages
 from semel.sinks.kafka.ends import Spans, ends_of
 from semel.sinks.kafka.facts import TopicFacts
 from semel.sinks.kafka.target import KafkaTarget
@@ -49,7 +49,7 @@ _LOOK_SECONDS = 0.2
 _POLL_SECONDS = 0.1
 _MESSAGE_BYTES_MIN = 1_000
 
-_Block = tuple[int, Messages]
+_Block = tuple[int, EncodedMessages]
 """Messages, and the row that they end before."""
 
 
@@ -65,7 +65,7 @@ class Refusals:
         return self.numbers[low:high] - start
 
 
-def land(target: KafkaTarget, won: Won, facts: TopicFacts, refusals: Refusals) -> None:
+def land(target: KafkaTarget, won: CommittedBatch, facts: TopicFacts, refusals: Refusals) -> None:
     """Let a batch land, unless it has, or a later call of this fences this one.
 
     UnavailableError: the cluster is away. OutcomeUnknownError: the reply to a commit was lost.
@@ -79,7 +79,7 @@ def land(target: KafkaTarget, won: Won, facts: TopicFacts, refusals: Refusals) -
             if found is not None and (found.digest != won.digest or found.landed):
                 return
             with target.cluster.admin() as admin:
-                note = found or Note.of(won)
+                note = found or ControlNote.of(won)
                 _Landing(target, won, producer, admin, note, refusals).run()
     except _FencedError:
         _wait(target, won)
@@ -135,10 +135,10 @@ class _Landing:
     def __init__(
         self,
         target: KafkaTarget,
-        won: Won,
+        won: CommittedBatch,
         producer: Producer,
         admin: AdminClient,
-        note: Note,
+        note: ControlNote,
         refusals: Refusals,
     ) -> None:
         self._target, self._won = target, won
@@ -184,7 +184,7 @@ class _Landing:
             some = rows if kept.all() else rows.filter(pa.array(kept))
             yield end, messages(self._target, self._won, some)
 
-    def _produce(self, some: Messages) -> None:
+    def _produce(self, some: EncodedMessages) -> None:
         """Hand messages to the producer, one after the other.
 
         `produce_batch` takes a dictionary for each, and a third more processor time; no headers.
@@ -281,13 +281,13 @@ def _ahead(blocks: Iterator[_Block]) -> Iterator[_Block]:
             yield block
 
 
-def _find(target: KafkaTarget, won: Won) -> Note | None:
+def _find(target: KafkaTarget, won: CommittedBatch) -> ControlNote | None:
     seconds = limits.KAFKA_TRANSACTION_SECONDS
     return control.of_batch(target.cluster, target.control, won, seconds)
 
 
 # Keeps KP4.
-def _wait(target: KafkaTarget, won: Won) -> None:
+def _wait(target: KafkaTarget, won: CommittedBatch) -> None:
     """Wait for the one that fenced this publish: fencing that one in turn would go on for ever.
 
     Returns when it is done, or has got no further for as long as a transaction may be open.

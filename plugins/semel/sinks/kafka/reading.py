@@ -11,9 +11,9 @@ from semel import limits
 from semel.errors import CorruptionError, TerminalError, first_line
 from semel.formats.pieces import PIECE_BYTES_MAX
 from semel.model.manifest import Kind, Published
-from semel.sinks import OutputGoneError, SupersededError
+from semel.sinks import OutputLostError, SupersededError
 from semel.sinks.kafka import control, encode
-from semel.sinks.kafka.control import Note
+from semel.sinks.kafka.control import ControlNote
 from semel.sinks.kafka.ends import ends_of
 from semel.sinks.kafka.facts import config_of
 from semel.sinks.kafka.target import KafkaTarget
@@ -22,7 +22,7 @@ _OWN = re.compile(rb'"%s":([0-9]+),"%s":[0-9]+}' % (
     encode.BATCH_FIELD.encode(), encode.SEQ_FIELD.encode()
 ))  # fmt: skip
 
-OwnNotes = dict[int, Note | CorruptionError]
+OwnNotes = dict[int, ControlNote | CorruptionError]
 """Those of one pipeline, by batch; where one is damaged, what is said of it."""
 
 Strays = dict[int, list[bytes]]
@@ -36,7 +36,7 @@ def strays(target: KafkaTarget, notes: OwnNotes) -> Strays:
     gone. TerminalError as of `rows`. `notes`: those of the pipeline; where one is damaged, nobody
     knows where its batch's messages lie.
     """
-    spans = {batch: note.spans for batch, note in notes.items() if isinstance(note, Note)}
+    spans = {batch: note.spans for batch, note in notes.items() if isinstance(note, ControlNote)}
     unknown = notes.keys() - spans.keys()
     with target.cluster.admin() as admin:
         every = ends_of(admin, target.topic).spans
@@ -56,7 +56,7 @@ def strays(target: KafkaTarget, notes: OwnNotes) -> Strays:
 
 
 def rows(
-    target: KafkaTarget, marker: Published, note: Note | CorruptionError | None
+    target: KafkaTarget, marker: Published, note: ControlNote | CorruptionError | None
 ) -> Iterator[pa.Table]:
     """The rows of a finalized batch, some at once. TerminalError: they are not all there;
     OutputGoneError: for the topic's retention has deleted some; SupersededError, at the end: for
@@ -110,7 +110,7 @@ def rows(
 
 
 def _compacted(
-    target: KafkaTarget, marker: Published, missing: int, note: Note, gaps: int
+    target: KafkaTarget, marker: Published, missing: int, note: ControlNote, gaps: int
 ) -> TerminalError:
     """Why messages are missing between others. `gaps`: offsets there that have no message."""
     with target.cluster.admin() as admin:
@@ -152,7 +152,7 @@ def _missing(
             f"nothing that was written since {marker.committed_at:%Y-%m-%d %H:%M:%S %Z}: somebody "
             "has deleted messages, or the retention was shorter; ask who may"
         )
-    return OutputGoneError(
+    return OutputLostError(
         f"{what}. Its retention ({told}) deletes what is over it; audit within it, or let the "
         "topic keep messages for longer"
     )

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from pyarrow import types as at
 
 from semel.formats.jsonlsink import beyond_json
-from semel.sinks import Refused
+from semel.sinks import RefusedRows
 from semel.sinks.kafka.encode import encoded, fit, suffix
 from semel.sinks.kafka.target import KafkaTarget
 
@@ -33,7 +33,7 @@ _WHY = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowCheck:
+class KafkaRowCheck:
     """Finds rows that the topic would refuse.
 
     `bytes_max` is the topic's max.message.bytes; `keyed`: it takes no message without a key.
@@ -45,28 +45,28 @@ class RowCheck:
     notes: tuple[str, ...] = ()
 
     # Keeps KP6.
-    def __call__(self, table: pa.Table) -> list[Refused]:
+    def __call__(self, table: pa.Table) -> list[RefusedRows]:
         """Those of `table`, by their reasons: number, range, null, large."""
         fit(self.target, table.schema)
-        found: list[Refused] = []
+        found: list[RefusedRows] = []
         fine = np.ones(len(table), dtype=bool)
         for name in table.column_names:
             values = table.column(name).combine_chunks()
             for reason, why in _WHY.items():
                 bad = beyond_json(values, reason)
                 if bad.any():
-                    found.append(Refused(np.flatnonzero(bad), reason, f"column {name!r} {why}"))
+                    found.append(RefusedRows(np.flatnonzero(bad), reason, f"column {name!r} {why}"))
                     fine &= ~bad
         if self.keyed and isinstance(self.target.key, str):
             empty = table.column(self.target.key).is_null().to_numpy()
             if empty.any():
                 why = f"column {self.target.key!r} is the key, and a compacted topic needs one"
-                found.append(Refused(np.flatnonzero(empty), "null", why))
+                found.append(RefusedRows(np.flatnonzero(empty), "null", why))
         if large := self._large(table, fine):
             found.append(large)
         return found
 
-    def _large(self, table: pa.Table, fine: np.ndarray) -> Refused | None:
+    def _large(self, table: pa.Table, fine: np.ndarray) -> RefusedRows | None:
         """The rows whose message is too large: most often no look at each of them is needed."""
         if not len(table) or self._bound(table) <= self.bytes_max:
             return None
@@ -79,7 +79,7 @@ class RowCheck:
             sizes += pc.fill_null(pc.binary_length(part), 0).to_numpy(zero_copy_only=False)
         bad = rows[sizes > self.bytes_max]
         why = f"the message is larger than the topic's max.message.bytes, {self.bytes_max}"
-        return Refused(bad, "large", why) if len(bad) else None
+        return RefusedRows(bad, "large", why) if len(bad) else None
 
     @property
     def _beside(self) -> int:

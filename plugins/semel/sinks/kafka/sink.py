@@ -21,13 +21,22 @@ from semel.clients.kafka.cluster import Cluster
 from semel.declare.context import Context
 from semel.errors import CorruptionError, LimitError, TerminalError
 from semel.model.manifest import ManifestFile, Published, StagedFile
-from semel.sinks import Damaged, Newest, Notes, Old, Presence, Refuses, Remote, Won
+from semel.sinks import (
+    DamagedNote,
+    NotesQuery,
+    Notes,
+    ReplacedOutput,
+    Presence,
+    RowChecker,
+    RemoteSink,
+    CommittedBatch,
+)
 from semel.sinks.kafka import control, encode, reading
-from semel.sinks.kafka.control import Note
-from semel.sinks.kafka.ends import Ends, ends_of
+from semel.sinks.kafka.control import ControlNote
+from semel.sinks.kafka.ends import TopicEnds, ends_of
 from semel.sinks.kafka.facts import TopicFacts, control_is_there, describe, examine, no_topic
 from semel.sinks.kafka.landing import Refusals, land, producer_of
-from semel.sinks.kafka.refused import RowCheck
+from semel.sinks.kafka.refused import KafkaRowCheck
 from semel.sinks.kafka.spec import CONTROL
 from semel.sinks.kafka.target import KafkaTarget
 from semel.sinks.staged import staged
@@ -51,7 +60,7 @@ def opened(context: Context, address: str | None, looks: object) -> "KafkaSink":
     return KafkaSink(target, context.name)
 
 
-class KafkaSink(Remote):
+class KafkaSink(RemoteSink):
     """Rows go to `target`. See `semel.sinks.Sink` for when each method is called."""
 
     erasable = False
@@ -73,7 +82,7 @@ class KafkaSink(Remote):
     def __exit__(self, *_: object) -> None:
         self._is_open, self._notes, self._strays = False, None, None
 
-    def check(self, schema: pa.Schema | None, staged: Path) -> Refuses:
+    def check(self, schema: pa.Schema | None, staged: Path) -> RowChecker:
         if schema is not None:
             encode.fit(self._target, schema)
         facts = examine(self._target)
@@ -91,11 +100,11 @@ class KafkaSink(Remote):
         with producer_of(self._target, self._pipeline, "check", facts):
             return told
 
-    def _row_check(self, facts: TopicFacts) -> RowCheck:
-        return RowCheck(target=self._target, bytes_max=facts.bytes_max, keyed=facts.keyed)
+    def _row_check(self, facts: TopicFacts) -> KafkaRowCheck:
+        return KafkaRowCheck(target=self._target, bytes_max=facts.bytes_max, keyed=facts.keyed)
 
     # Keeps KP8.
-    def check_replace(self, old: Old) -> tuple[str, ...]:
+    def check_replace(self, old: ReplacedOutput) -> tuple[str, ...]:
         raise TerminalError(
             f"messages of {self.address} cannot be replaced: consumers have read them. Give the "
             "corrected transforms to a pipeline of another name and topic, which reads the source "
@@ -108,7 +117,7 @@ class KafkaSink(Remote):
         encode.fit(self._target, schema)
 
     # Keeps KP2.
-    def look(self, won: Won) -> Sequence[Presence]:
+    def query_presence(self, won: CommittedBatch) -> Sequence[Presence]:
         found = self._note(won)
         if found is None:
             presence = Presence.ABSENT
@@ -118,7 +127,7 @@ class KafkaSink(Remote):
             presence = Presence.RIGHT if found.landed else Presence.ABSENT
         return [presence] * len(won.files)
 
-    def _note(self, won: Won) -> Note | None:
+    def _note(self, won: CommittedBatch) -> ControlNote | None:
         """The note of a batch. What hides it is most often a producer of the batch that died: that
         one is fenced then.
         """
@@ -131,23 +140,23 @@ class KafkaSink(Remote):
             ):
                 return control.of_batch(*place, limits.KAFKA_TRANSACTION_SECONDS)
 
-    def publish(self, won: Won, missing: Sequence[ManifestFile]) -> None:
+    def publish(self, won: CommittedBatch, missing: Sequence[ManifestFile]) -> None:
         if missing:
             land(self._target, won, examine(self._target), Refusals())
 
     # Keeps KP9.
-    def publish_accepting(self, won: Won, keep: Callable[[pa.Table], None]) -> None:
+    def publish_accepting(self, won: CommittedBatch, keep: Callable[[pa.Table], None]) -> None:
         found = self._note(won)
         if found is not None and found.landed:
             return
         facts = examine(self._target)
-        numbers, rows = self._refused_of(won, facts, found or Note.of(won))
+        numbers, rows = self._refused_of(won, facts, found or ControlNote.of(won))
         if rows.num_rows:
             keep(rows)
         land(self._target, won, facts, Refusals(numbers=numbers))
 
     def _refused_of(
-        self, won: Won, facts: TopicFacts, note: Note
+        self, won: CommittedBatch, facts: TopicFacts, note: ControlNote
     ) -> tuple[np.ndarray, pa.Table]:
         """The rows that the topic refuses, by their numbers in the batch; and with the reasons.
 
@@ -177,7 +186,7 @@ class KafkaSink(Remote):
             start += len(table)
         return np.array(numbers, np.int64), pa.concat_tables(tables)
 
-    def refused(self, won: Won) -> int:
+    def count_refused(self, won: CommittedBatch) -> int:
         found = self._note(won)
         return len(found.refused) if found else 0
 
@@ -192,7 +201,7 @@ class KafkaSink(Remote):
             "'key.separator=|' --property null.marker=NULL"
         )
 
-    def notes(self, newest: Newest | None = None) -> Notes:
+    def notes(self, newest: NotesQuery | None = None) -> Notes:
         """Those of batches of which some has landed. The newest ones are the last ones and those
         since stage began, but for what a transaction hides that is open: `look` fences the batch's
         own.
@@ -205,16 +214,16 @@ class KafkaSink(Remote):
         else:
             place = (self._target.cluster, self._target.control)
             has = newest.has and (self._pipeline, newest.has)
-            since = Ends.kept(newest.staged)
+            since = TopicEnds.kept(newest.staged)
             notes, whole = control.newest(*place, _HIDDEN_SECONDS, since, has)
         every = notes.values()
         damaged = tuple(
-            Damaged(batch_id=number, what=str(note))
+            DamagedNote(batch_id=number, what=str(note))
             for (_, number), note in notes.items()
             if isinstance(note, CorruptionError)
         )
         found = tuple(
-            sinks.Note(
+            sinks.BatchNote(
                 pipeline=note.pipeline,
                 batch_id=note.batch_id,
                 commit_seq=note.commit_seq,
@@ -223,11 +232,11 @@ class KafkaSink(Remote):
                 ledger=note.ledger,
             )
             for note in every
-            if isinstance(note, Note)
+            if isinstance(note, ControlNote)
         )
         return Notes(found, complete=whole and not damaged, damaged=damaged)
 
-    def strays(self, known: Collection[int]) -> dict[int, int]:
+    def count_strays(self, known: Collection[int]) -> dict[int, int]:
         """Of batches that no note speaks of, the messages of the whole topic."""
         found = self._stray_values()
         return {batch: len(found[batch]) for batch in found.keys() - set(known)}

@@ -9,7 +9,7 @@ from semel.clients.kafka.connection import brokers
 from semel.declare.parts import Size, Text, twice
 from semel.declare.place import TOPIC, Location, reached
 from semel.declare.yaml import Key, Problem, Problems
-from semel.sinks.spec import Service
+from semel.sinks.spec import ServiceSinkSpec
 
 KAFKA_TRANSACTION_BYTES = 512 << 20
 """Default of sink.transaction_bytes: what a slow link (5 MB/s) sends in
@@ -19,7 +19,7 @@ CONTROL = "_semel_"
 """How the name of a control topic begins; the topic's name follows."""
 
 
-class KafkaSink(Service):
+class KafkaSinkSpec(ServiceSinkSpec):
     """A topic of a Kafka cluster: each row is a message, and a batch is one transaction."""
 
     counts_refused: ClassVar[str] = (
@@ -53,7 +53,7 @@ class KafkaSink(Service):
     )  # fmt: skip
     way: ClassVar[tuple[str, ...]] = ("connection", "bootstrap_servers", "transaction_bytes")
     located_by: ClassVar[str] = "topic"
-    aside: ClassVar[tuple[str, ...]] = (*Service.aside, "transaction_bytes")
+    aside: ClassVar[tuple[str, ...]] = (*ServiceSinkSpec.aside, "transaction_bytes")
 
     def describe(self) -> str:
         """The topic and its cluster."""
@@ -92,7 +92,7 @@ class KafkaSink(Service):
         return name
 
     @model_validator(mode="after")
-    def _check(self) -> "KafkaSink":
+    def _check(self) -> "KafkaSinkSpec":
         if (self.connection is None) == (self.bootstrap_servers is None):
             why = "declare either connection or bootstrap_servers"
             raise Problems([Problem(("connection",), why)])
@@ -102,4 +102,4 @@ class KafkaSink(Service):
         return self
 
 
-DECLARED = KafkaSink
+DECLARED = KafkaSinkSpec

@@ -18,7 +18,7 @@ import xxhash
 from semel.clients.objects import Object, Store
 from semel.errors import AGAIN, CorruptionError, RetryableError, UnavailableError
 from semel.model.plain import parsed
-from semel.sinks import Damaged, Newest, Note, Notes, Won, near
+from semel.sinks import DamagedNote, NotesQuery, BatchNote, Notes, CommittedBatch, search_starts
 
 if TYPE_CHECKING:
     from semel.model.manifest import Published
@@ -40,7 +40,7 @@ def note_key(batch_id: int) -> str:
 
 
 # Keeps OB7.
-def claim(store: Store, won: Won) -> None:
+def claim(store: Store, won: CommittedBatch) -> None:
     """Take a batch's number below the prefix, once. CorruptionError: another batch has it."""
     note = {
         "pipeline": won.pipeline, "batch_id": won.batch_id, "commit_seq": won.commit_seq,
@@ -61,37 +61,37 @@ def claim(store: Store, won: Won) -> None:
 
 
 def read(
-    store: Store, newest: Newest | None, each: Callable[[Callable, Iterable[Object]], list]
+    store: Store, newest: NotesQuery | None, each: Callable[[Callable, Iterable[Object]], list]
 ) -> Notes:
     """The notes, or the newest of them. `each` asks for several at once."""
     count, has = (newest.count, newest.has or 0) if newest else (0, 0)
     found: list[Object] = []
-    for first in near(has, count):
+    for first in search_starts(has, count):
         after = note_key(first) if first else None
         found = [one for page in store.list(BATCHES, after) for one in page]
         if len(found) >= count:
             break
     told = each(partial(_note, store), found[-count:])
-    notes = [one for one in told if isinstance(one, Note)]
-    return Notes(tuple(notes), damaged=tuple(one for one in told if isinstance(one, Damaged)))
+    notes = [one for one in told if isinstance(one, BatchNote)]
+    return Notes(tuple(notes), damaged=tuple(one for one in told if isinstance(one, DamagedNote)))
 
 
-def _note(store: Store, found: Object) -> Note | Damaged:
+def _note(store: Store, found: Object) -> BatchNote | DamagedNote:
     try:
         plain = parsed(store.read(found.key, found.etag, 0, found.size))
         if {key: type(plain.get(key)) for key in _FIELDS} != _FIELDS:
             raise ValueError("it lacks something")
         if found.key != note_key(plain["batch_id"]):
             raise ValueError(f"it speaks of batch {plain['batch_id']}")
-        return Note(**{key: plain[key] for key in _FIELDS if key != "digest"})
+        return BatchNote(**{key: plain[key] for key in _FIELDS if key != "digest"})
     except (ValueError, AttributeError, FileNotFoundError) as error:
         digits = "".join(filter(str.isdigit, found.key))[:18]
         what = f"{store.place}/{found.key} is no note of a batch ({error}); remove it"
-        return Damaged(int(digits or 0), what)
+        return DamagedNote(int(digits or 0), what)
 
 
 # Keeps OB12.
-def copy(store: Store, won: Won, marker: Path) -> None:
+def copy(store: Store, won: CommittedBatch, marker: Path) -> None:
     """Keep a copy of the marker as it is now. HEAD decides, before and after each try.
 
     CorruptionError: something else is in its place. RetryableError: others are at it.

@@ -29,7 +29,15 @@ from semel.errors import CorruptionError, TerminalError, first_line
 from semel.formats.output import rows_of
 from semel.formats.table import sink_format
 from semel.model.manifest import Kind, MarkedFile, StagedFile
-from semel.sinks import MiscountError, Newest, Notes, Old, Presence, Remote, Won
+from semel.sinks import (
+    MiscountError,
+    NotesQuery,
+    Notes,
+    ReplacedOutput,
+    Presence,
+    RemoteSink,
+    CommittedBatch,
+)
 from semel.sinks.names import OutputNames
 from semel.sinks.objects import notes as noted
 from semel.sinks.objects.notes import CHECKSUM, DIGEST, OWN
@@ -53,7 +61,7 @@ def opened(context: Context, address: str | None, looks: object) -> "ObjectsSink
     return ObjectsSink(context)
 
 
-class ObjectsSink(Remote):
+class ObjectsSink(RemoteSink):
     """Files go below a prefix. See `semel.sinks.Sink` for when each method is called."""
 
     replaceable = True
@@ -86,7 +94,7 @@ class ObjectsSink(Remote):
             "the place of what has changed"
         )
 
-    def check_replace(self, old: Old) -> tuple[str, ...]:  # noqa: ARG002 - the seam's
+    def check_replace(self, old: ReplacedOutput) -> tuple[str, ...]:  # noqa: ARG002 - the seam's
         """Objects of a replay have keys of their own: the marker tells which ones count."""
         return ()
 
@@ -112,11 +120,11 @@ class ObjectsSink(Remote):
         """The address, and behind a # the key below it."""
         return f"{self.address}#{self._path(batch_id, fence, part, file)}"
 
-    def look(self, won: Won) -> Sequence[Presence]:
+    def query_presence(self, won: CommittedBatch) -> Sequence[Presence]:
         return self._all(partial(self._presence, won), won.files)
 
     # Keeps OB6.
-    def _presence(self, won: Won, file: "ManifestFile") -> Presence:
+    def _presence(self, won: CommittedBatch, file: "ManifestFile") -> Presence:
         try:
             found, about = self._store.head(_key(file))
         except FileNotFoundError:
@@ -124,7 +132,7 @@ class ObjectsSink(Remote):
         same = found.size == file.bytes and about == about | _about(won, file)
         return Presence.RIGHT if same else Presence.WRONG
 
-    def publish(self, won: Won, missing: "Sequence[ManifestFile]") -> None:
+    def publish(self, won: CommittedBatch, missing: "Sequence[ManifestFile]") -> None:
         if won.files:
             with self._allowed():
                 noted.claim(self._store, won)
@@ -132,7 +140,7 @@ class ObjectsSink(Remote):
         self._all(partial(self._put, won), missing, at_once=min(PUTS_AT_ONCE, max(1, held)))
 
     # Keeps OB5.
-    def _put(self, won: Won, file: "ManifestFile") -> None:
+    def _put(self, won: CommittedBatch, file: "ManifestFile") -> None:
         """Put a file where none is. What is there then, the next look tells."""
         failpoints.point("sink.before_put")
         try:
@@ -147,7 +155,7 @@ class ObjectsSink(Remote):
         self._store.create(_key(file), data, _about(won, file))
         failpoints.point("sink.after_put")
 
-    def marked(self, won: Won, marker: Path) -> None:
+    def copy_marker(self, won: CommittedBatch, marker: Path) -> None:
         failpoints.point("sink.before_copy")
         with self._allowed():
             noted.copy(self._store, won, marker)
@@ -157,12 +165,12 @@ class ObjectsSink(Remote):
         keys = ", ".join(noted.note_key(number) for number in batches)
         return f"Remove the objects below {self.address} that are of them, and {keys}"
 
-    def notes(self, newest: Newest | None = None) -> Notes:
+    def notes(self, newest: NotesQuery | None = None) -> Notes:
         with self._allowed():
             return noted.read(self._store, newest, self._all)
 
     # Keeps OB8.
-    def remove(self, old: "Published") -> int:
+    def remove_files(self, old: "Published") -> int:
         """Delete them. TerminalError: another object is under such a key."""
         freed = self._all(self._removed, old.of_kind(Kind.DATA))
         return sum(freed)
@@ -180,7 +188,7 @@ class ObjectsSink(Remote):
         self._store.remove(file.path)
         return file.bytes
 
-    def strays(self, known: Collection[int]) -> dict[int, int]:
+    def count_strays(self, known: Collection[int]) -> dict[int, int]:
         """What objects of no batch that is noted hold, by the batch that their names say."""
         wanted = {*known, *(note.batch_id for note in self.notes().found)}
         found: dict[int, int] = {}
@@ -288,6 +296,6 @@ def _key(file: "ManifestFile") -> str:
     return file.final_path.rpartition("#")[2]
 
 
-def _about(won: Won, file: "ManifestFile") -> dict[str, str]:
+def _about(won: CommittedBatch, file: "ManifestFile") -> dict[str, str]:
     """What is stored with an object, by which HEAD knows it."""
     return {CHECKSUM: file.checksum, DIGEST: won.digest}

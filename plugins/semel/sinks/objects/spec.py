@@ -10,7 +10,7 @@ from semel.clients.objects import access
 from semel.clients.objects.access import URL
 from semel.declare.parts import Text
 from semel.declare.place import Location, reached
-from semel.sinks.in_files import LONGEST_WINDOW, InFiles
+from semel.sinks.in_files import LONGEST_WINDOW, FileSinkSpec
 
 if TYPE_CHECKING:
     from semel.sinks.objects.reading import Prefix
@@ -19,7 +19,7 @@ KEY_BYTES_MAX = 1_024
 """Longest key, by all three services."""
 
 
-class ObjectsSink(InFiles):
+class ObjectsSinkSpec(FileSinkSpec):
     """Objects below a prefix of a store, each put once and never written over."""
 
     type: Literal["objects"]
@@ -45,9 +45,9 @@ class ObjectsSink(InFiles):
         return KEY_BYTES_MAX - len(f"{self.prefix.prefix}//{stem}.{self.format}".encode())
 
     @property
-    def prefix(self) -> access.Place:
+    def prefix(self) -> access.StoreLocation:
         """What the URL names, without a slash at its end."""
-        return access.Place.of(self.url)
+        return access.StoreLocation.of(self.url)
 
     @property
     def connections(self) -> tuple[str, ...]:
@@ -80,4 +80,4 @@ class ObjectsSink(InFiles):
     _url = field_validator("url", mode="before")(access.checked_url)
 
 
-DECLARED = ObjectsSink
+DECLARED = ObjectsSinkSpec

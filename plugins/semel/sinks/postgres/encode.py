@@ -12,23 +12,23 @@ import pyarrow.compute as pc
 
 from semel.errors import TerminalError
 from semel.formats.jsonlsink import as_json, from_json
-from semel.sinks import Won
+from semel.sinks import CommittedBatch
 from semel.sinks.postgres import types
 from semel.sinks.postgres.facts import ColumnFacts
 from semel.sinks.postgres.target import BATCH_COLUMN, SEQ_COLUMN
 from semel.sinks.staged import check_count, staged
 
-__all__ = ["Encoder", "ValueRefusedError", "check_count", "read_back", "selected", "staged"]
+__all__ = ["CopyEncoder", "ValueRefusedError", "check_count", "read_back", "selected", "staged"]
 
 
 class ValueRefusedError(TerminalError):
     """A row's value is none of its column's type. The message names the column."""
 
 
-class Encoder:
+class CopyEncoder:
     """Encodes rows for one COPY into `columns`, followed by the batch's two own columns."""
 
-    def __init__(self, won: Won, columns: Sequence[ColumnFacts]) -> None:
+    def __init__(self, won: CommittedBatch, columns: Sequence[ColumnFacts]) -> None:
         self._won, self._columns = won, columns
         fields = [
             pa.field(column.name, types.wire(won.schema.field(column.name).type, column.type))

@@ -46,7 +46,7 @@ class ColumnFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class CheckConstraint:
     """A CHECK that can be judged here: its name, and what stands in its brackets."""
 
     name: str
@@ -67,7 +67,7 @@ class TableFacts:
     order: tuple[str, ...]
     row_bytes_max: int
     key: tuple[str, ...] = ()
-    checks: tuple[Check, ...] = ()
+    checks: tuple[CheckConstraint, ...] = ()
     notes: tuple[str, ...] = ()
     triggers: tuple[str, ...] = ()
     exists: bool = True
@@ -418,7 +418,7 @@ def _holds(field: pa.Field, column: ColumnFacts, typmod: int, takes: tuple[str, 
 
 def _rules(
     target: PostgresTarget, rules: list[dict[str, Any]], columns: dict[str, str]
-) -> tuple[tuple[Check, ...], list[str]]:
+) -> tuple[tuple[CheckConstraint, ...], list[str]]:
     """The CHECKs that stage can check, and the names of what it cannot."""
     checks, unchecked = [], []
     for rule in rules:
@@ -426,7 +426,7 @@ def _rules(
         if rule["text"].endswith("NOT ENFORCED"):
             continue
         if kind == "c" and parse(rule["text"], columns):
-            checks.append(Check(name=name, text=rule["text"]))
+            checks.append(CheckConstraint(name=name, text=rule["text"]))
         elif kind == "c":
             unchecked.append(f"the CHECK {name!r}")
         elif kind == "r":

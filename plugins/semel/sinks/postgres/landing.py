@@ -11,7 +11,7 @@ from psycopg import sql
 
 from semel import limits
 from semel.errors import LimitError, TerminalError
-from semel.sinks import Won
+from semel.sinks import CommittedBatch
 from semel.sinks.postgres import encode, noted
 from semel.sinks.postgres.facts import ColumnFacts, TableFacts
 from semel.sinks.postgres.link import Connection, filled, is_refusal, reason
@@ -39,7 +39,7 @@ class RefusedRow(NamedTuple):
 def land(
     connection: Connection,
     target: PostgresTarget,
-    won: Won,
+    won: CommittedBatch,
     facts: TableFacts,
     rows: Iterable[pa.RecordBatch],
 ) -> int:
@@ -96,7 +96,7 @@ def _copy(
     connection: Connection,
     into: sql.Identifier,
     columns: sql.Composable,
-    won: Won,
+    won: CommittedBatch,
     facts: TableFacts,
     rows: Iterable[pa.RecordBatch],
 ) -> tuple[int, int]:
@@ -112,13 +112,13 @@ def _copy(
 
     with connection.cursor() as cursor:
         with cursor.copy(statement) as copy:
-            for chunk in encode.Encoder(won, facts.columns).chunks(counted()):
+            for chunk in encode.CopyEncoder(won, facts.columns).chunks(counted()):
                 copy.write(chunk)
         return read, cursor.rowcount
 
 
 def land_most(
-    connection: Connection, target: PostgresTarget, won: Won, facts: TableFacts
+    connection: Connection, target: PostgresTarget, won: CommittedBatch, facts: TableFacts
 ) -> Iterator[RefusedRow]:
     """Land what the table takes, part by part; yields the rows that it does not."""
     left, begin = limits.REFUSED_ROWS_MAX, 0
@@ -148,7 +148,7 @@ def land_most(
             yield RefusedRow(number, with_reason(won, some, why))
 
 
-def with_reason(won: Won, rows: pa.RecordBatch, why: str) -> pa.Table:
+def with_reason(won: CommittedBatch, rows: pa.RecordBatch, why: str) -> pa.Table:
     """Rows that are refused, with the reason."""
     table = pa.Table.from_batches([rows]).select(won.schema.names).cast(won.schema)
     return table.append_column(REFUSAL_COLUMN, pa.repeat(pa.scalar(why), table.num_rows))
@@ -157,7 +157,7 @@ def with_reason(won: Won, rows: pa.RecordBatch, why: str) -> pa.Table:
 def _refusal(
     connection: Connection,
     target: PostgresTarget,
-    won: Won,
+    won: CommittedBatch,
     facts: TableFacts,
     rows: pa.RecordBatch,
 ) -> str | None:

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from semel.errors import AGAIN, TerminalError
 from semel.model.manifest import Kind, Published
-from semel.sinks import Damaged, MiscountError, Note, Notes, Won
+from semel.sinks import DamagedNote, MiscountError, BatchNote, Notes, CommittedBatch
 from semel.sinks.held import compare, refuse_foreign
 from semel.sinks.postgres.link import Connection, filled, is_there, rights
 from semel.sinks.postgres.target import PostgresTarget
@@ -30,7 +30,7 @@ def notes_of(
         if all(isinstance(value, int) for value in values):
             batch_id, commit_seq, fence, *counts = values
             found.append(
-                Note(
+                BatchNote(
                     pipeline=row["pipeline"],
                     batch_id=batch_id,
                     commit_seq=commit_seq,
@@ -45,11 +45,11 @@ def notes_of(
             f"{row['pipeline']}, batch {row['batch_id']} is no note of a batch: "
             f"{', '.join(_NUMBERS)} are not all numbers; restore it"
         )
-        damaged.append(Damaged(batch_id=row["batch_id"], what=what))
+        damaged.append(DamagedNote(batch_id=row["batch_id"], what=what))
     return Notes(tuple(found), complete=not damaged, damaged=tuple(damaged))
 
 
-def refuse_others(connection: Connection, target: PostgresTarget, won: Won) -> None:
+def refuse_others(connection: Connection, target: PostgresTarget, won: CommittedBatch) -> None:
     """TerminalError: another pipeline, or another ledger's, has put rows in.
 
     Two that publish their first batches at once wait for each other.
@@ -60,7 +60,7 @@ def refuse_others(connection: Connection, target: PostgresTarget, won: Won) -> N
             refuse_unnoted(connection, target)
 
 
-def _own(connection: Connection, target: PostgresTarget, won: Won) -> bool:
+def _own(connection: Connection, target: PostgresTarget, won: CommittedBatch) -> bool:
     """Whether batches of the pipeline have landed. TerminalError: those of others have."""
     found = notes_of(connection, target, (won.pipeline, 1))
     differ = compare(won.pipeline, won.ledger, (), found.found)
@@ -83,7 +83,7 @@ def refuse_unnoted(connection: Connection, target: PostgresTarget) -> None:
         )
 
 
-def refuse_landed(connection: Connection, target: PostgresTarget, won: Won) -> None:
+def refuse_landed(connection: Connection, target: PostgresTarget, won: CommittedBatch) -> None:
     """TerminalError: the batch's rows are there without its note. Where an index finds them."""
     if target.key:
         return  # Put in again, they change nothing.
@@ -101,13 +101,13 @@ def refuse_landed(connection: Connection, target: PostgresTarget, won: Won) -> N
         )
 
 
-def count_of(connection: Connection, target: PostgresTarget, won: Won) -> int:
+def count_of(connection: Connection, target: PostgresTarget, won: CommittedBatch) -> int:
     """How many rows of a batch the table has."""
     places = {"table": target.identifier, "batch_id": won.batch_id, "commit_seq": won.commit_seq}
     return connection.execute(filled("rows_there", **places)).fetchone()["rows"]
 
 
-class Told(NamedTuple):
+class TableNotes(NamedTuple):
     """What a table says of a batch: how many rows were put in (None: nothing), the newest batch
     at its place in the order of commits, and whether later ones may have replaced rows of it.
     """
@@ -117,9 +117,9 @@ class Told(NamedTuple):
     later: bool
 
 
-def of_marker(connection: Connection, target: PostgresTarget, marker: Published) -> Told:
+def of_marker(connection: Connection, target: PostgresTarget, marker: Published) -> TableNotes:
     if not is_there(connection, target.batches):
-        return Told(None, 0, False)
+        return TableNotes(None, 0, False)
     statement = filled(
         "told",
         pipeline=marker.pipeline,
@@ -127,12 +127,12 @@ def of_marker(connection: Connection, target: PostgresTarget, marker: Published)
         commit_seq=marker.commit_seq,
         **places(target),
     )
-    return Told(**connection.execute(statement).fetchone())
+    return TableNotes(**connection.execute(statement).fetchone())
 
 
 # Keeps PG11.
 def check_count(
-    target: PostgresTarget, marker: Published, told: Told, count: int
+    target: PostgresTarget, marker: Published, told: TableNotes, count: int
 ) -> None:
     """MiscountError: a batch has not as many rows in the table as were put in. TerminalError: the
     table does not say that it has landed.

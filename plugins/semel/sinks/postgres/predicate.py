@@ -71,12 +71,12 @@ def parse(text: str, columns: dict[str, str]) -> Judge | None:
 @lru_cache(maxsize=256)  # A task asks for each of its tables.
 def _parsed(text: str, columns: tuple[tuple[str, str], ...]) -> Judge | None:
     try:
-        return _Reader(text, dict(columns)).check()
+        return _PredicateParser(text, dict(columns)).check()
     except (_UnknownError, IndexError, InvalidOperation, ValueError, OverflowError):
         return None
 
 
-class _Reader:
+class _PredicateParser:
     """Recursive descent over the tokens of one definition."""
 
     def __init__(self, text: str, columns: dict[str, str]) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.formats.jsonlsink import beyond_json, marked
-from semel.sinks import Refused
+from semel.sinks import RefusedRows
 from semel.sinks.postgres import types
 from semel.sinks.postgres.facts import ColumnFacts, TableFacts
 from semel.sinks.postgres.predicate import parse
@@ -40,7 +40,7 @@ Row = np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowCheck:
+class PostgresRowCheck:
     """`refused`, with what it needs to know of the table."""
 
     facts: TableFacts
@@ -50,7 +50,7 @@ class RowCheck:
         """What will refuse rows without being looked at before."""
         return self.facts.notes
 
-    def __call__(self, table: pa.Table) -> list[Refused]:
+    def __call__(self, table: pa.Table) -> list[RefusedRows]:
         return refused(self.facts, table)
 
 
@@ -86,7 +86,7 @@ def too_wide(facts: TableFacts, table: pa.Table) -> np.ndarray:
 
 
 # Keeps PG6.
-def refused(facts: TableFacts, table: pa.Table) -> list[Refused]:
+def refused(facts: TableFacts, table: pa.Table) -> list[RefusedRows]:
     """The rows of `table` that the target will refuse. A row may be there for several reasons:
     null, nul, long, range, number, json, check, wide.
     """
@@ -100,10 +100,10 @@ def refused(facts: TableFacts, table: pa.Table) -> list[Refused]:
     return found
 
 
-def _add(found: list[Refused], bad: Any, reason: str, detail: str) -> None:
+def _add(found: list[RefusedRows], bad: Any, reason: str, detail: str) -> None:
     mask = bad if isinstance(bad, np.ndarray) else marked(bad)
     if mask.any():
-        found.append(Refused(np.flatnonzero(mask), reason, detail))
+        found.append(RefusedRows(np.flatnonzero(mask), reason, detail))
 
 
 _IN_JSON = {
@@ -114,7 +114,7 @@ _IN_JSON = {
 """What no value within JSON may be, by its reason."""
 
 
-def _of_column(facts: TableFacts, column: ColumnFacts, table: pa.Table) -> list[Refused]:
+def _of_column(facts: TableFacts, column: ColumnFacts, table: pa.Table) -> list[RefusedRows]:
     values, found = table.column(column.name), []
     name = f"column {column.name!r} of {facts.table}"
     if values.null_count and (column.not_null or column.name in facts.key):
@@ -143,7 +143,7 @@ def _of_column(facts: TableFacts, column: ColumnFacts, table: pa.Table) -> list[
 
 
 def _outside(
-    found: list[Refused], values: pa.ChunkedArray, low: int, high: int, said: str
+    found: list[RefusedRows], values: pa.ChunkedArray, low: int, high: int, said: str
 ) -> None:
     ends = pc.min_max(values).as_py()
     if ends["min"] is not None and (ends["min"] < low or ends["max"] > high):
@@ -151,7 +151,7 @@ def _outside(
         _add(found, bad, "range", said)
 
 
-def _of_numeric(found: list[Refused], values: pa.ChunkedArray, most: int, said: str) -> None:
+def _of_numeric(found: list[RefusedRows], values: pa.ChunkedArray, most: int, said: str) -> None:
     ends = pc.min_max(values).as_py()
     if ends["min"] is None or (-most < ends["min"] and ends["max"] < most):
         return
@@ -168,7 +168,7 @@ def _of_numeric(found: list[Refused], values: pa.ChunkedArray, most: int, said: 
 
 
 def _of_text(
-    found: list[Refused], name: str, column: ColumnFacts, values: pa.ChunkedArray
+    found: list[RefusedRows], name: str, column: ColumnFacts, values: pa.ChunkedArray
 ) -> None:
     if column.type in types.JSON:
         bad = np.zeros(len(values), dtype=bool)

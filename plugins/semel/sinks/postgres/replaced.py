@@ -12,7 +12,7 @@ from psycopg import sql
 
 from semel.clients.sql import query
 from semel.errors import AGAIN, TerminalError, first_line
-from semel.sinks import Old, Won
+from semel.sinks import ReplacedOutput, CommittedBatch
 from semel.sinks.postgres.facts import examine
 from semel.sinks.postgres.link import (
     Connection,
@@ -33,7 +33,7 @@ class StayedError(TerminalError):
 
 
 # Keeps PG10, RP8.
-def check(connection: Connection, target: PostgresTarget, old: Old) -> tuple[str, ...]:
+def check(connection: Connection, target: PostgresTarget, old: ReplacedOutput) -> tuple[str, ...]:
     """Refuse what can be known to keep rows from being replaced. Returns notes for the operator."""
     if target.key or "upsert" in old.modes:
         raise TerminalError(
@@ -66,12 +66,12 @@ def check(connection: Connection, target: PostgresTarget, old: Old) -> tuple[str
 
 
 # Keeps PG9.
-def delete(connection: Connection, target: PostgresTarget, won: Won) -> None:
+def delete(connection: Connection, target: PostgresTarget, won: CommittedBatch) -> None:
     """Delete the rows that a replay replaces, within its transaction. StayedError: some would stay.
 
     The caller has written the batch's note: a twin waits.
     """
-    old = Old(pipeline=won.pipeline, commit_seq=won.commit_seq, batches=won.replaces)
+    old = ReplacedOutput(pipeline=won.pipeline, commit_seq=won.commit_seq, batches=won.replaces)
     values = _values(target, old)
     try:
         connection.execute(filled("delete", **values))
@@ -109,7 +109,7 @@ def _index(target: PostgresTarget) -> str:
     )
 
 
-def _stayed(target: PostgresTarget, won: Won, why: str) -> StayedError:
+def _stayed(target: PostgresTarget, won: CommittedBatch, why: str) -> StayedError:
     return StayedError(
         f"batch {won.batch_id}: the rows that it replaces stay in {target.address} ({why}); it has "
         "committed and stays so, and nothing was written. Change the table, then run finalize "
@@ -118,7 +118,7 @@ def _stayed(target: PostgresTarget, won: Won, why: str) -> StayedError:
     )
 
 
-def _values(target: PostgresTarget, old: Old) -> dict[str, Any]:
+def _values(target: PostgresTarget, old: ReplacedOutput) -> dict[str, Any]:
     return {
         "rows": target.identifier,
         "commit_seq": old.commit_seq,
@@ -126,7 +126,7 @@ def _values(target: PostgresTarget, old: Old) -> dict[str, Any]:
     }
 
 
-def _tried(connection: Connection, target: PostgresTarget, old: Old) -> list[str]:
+def _tried(connection: Connection, target: PostgresTarget, old: ReplacedOutput) -> list[str]:
     """What the server itself says of such a DELETE, which is planned and not run."""
     statement = filled("delete", **_values(target, old))
     try:

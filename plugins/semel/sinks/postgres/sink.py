@@ -28,7 +28,15 @@ from semel.declare.context import Context
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import AGAIN, RetryableError, TerminalError, UnavailableError, first_line
 from semel.model.manifest import ManifestFile, Published, StagedFile
-from semel.sinks import Newest, Notes, Old, Presence, Refuses, Remote, Won
+from semel.sinks import (
+    NotesQuery,
+    Notes,
+    ReplacedOutput,
+    Presence,
+    RowChecker,
+    RemoteSink,
+    CommittedBatch,
+)
 from semel.sinks.keys import twice
 from semel.sinks.postgres import encode, noted, replaced, view
 from semel.sinks.postgres.facts import TableFacts, create_statement, examine, of_output
@@ -49,7 +57,7 @@ from semel.sinks.postgres.link import (
     refuses_rows,
     within,
 )
-from semel.sinks.postgres.refused import RowCheck
+from semel.sinks.postgres.refused import PostgresRowCheck
 from semel.sinks.postgres.target import PostgresTarget, dsn_of
 
 
@@ -73,7 +81,7 @@ def opened(context: Context, address: str | None, looks: object) -> "PostgresSin
     return PostgresSink(target)
 
 
-class PostgresSink(Remote):
+class PostgresSink(RemoteSink):
     """Rows go to `target`. See `semel.sinks.Sink` for when each method is called."""
 
     def __init__(self, target: PostgresTarget) -> None:
@@ -93,14 +101,14 @@ class PostgresSink(Remote):
         self._shared.close()
         self._shared = self._connection = None
 
-    def check(self, schema: pa.Schema | None, staged: Path) -> Refuses:  # noqa: ARG002 - the seam's
-        return RowCheck(facts=self.examine(schema))
+    def check(self, schema: pa.Schema | None, staged: Path) -> RowChecker:  # noqa: ARG002 - the seam's
+        return PostgresRowCheck(facts=self.examine(schema))
 
     def describe(self, schema: pa.Schema | None) -> str:
         facts = self.examine(schema)
         there = "there" if facts.exists else "not there yet, and finalize makes it"
         mode = f"mode {self._target.mode}"
-        if rows := self.unmerged():
+        if rows := self.count_unmerged():
             name, parts = self._target.view.as_string(), self._target.shown
             raise TerminalError(
                 f"the view {name} passes over {rows:,} partial rows of {parts}, because "
@@ -109,7 +117,7 @@ class PostgresSink(Remote):
             )
         return "; ".join((f"table {self.address}: {there}, {mode}", *facts.notes))
 
-    def check_replace(self, old: Old) -> tuple[str, ...]:
+    def check_replace(self, old: ReplacedOutput) -> tuple[str, ...]:
         with self._transaction() as connection:
             return replaced.check(connection, self._target, old)
 
@@ -136,21 +144,21 @@ class PostgresSink(Remote):
             f"{notes} WHERE table_name = {sql.Literal(name).as_string()} AND batch_id IN ({shown})"
         )
 
-    def counted(
+    def merged_windows(
         self, level: int, since: datetime, until: datetime | None, count: int
     ) -> list[dict[str, Any]]:
         with self._transaction() as connection:
             return view.rows(connection, self._target, level, since, until, count)
 
-    def unmerged(self) -> int:
+    def count_unmerged(self) -> int:
         with self._transaction() as connection:
             return view.unmerged(connection, self._target)
 
-    def query(self) -> str:
+    def merged_query(self) -> str:
         return query("postgres", "all_counted").text.format(view=self._target.view.as_string())
 
     # Keeps PG13.
-    def notes(self, newest: Newest | None = None) -> Notes:
+    def notes(self, newest: NotesQuery | None = None) -> Notes:
         asked = (newest.pipeline, newest.count) if newest else None
         with self._transaction() as connection:
             found = noted.notes_of(connection, self._target, asked)
@@ -158,7 +166,7 @@ class PostgresSink(Remote):
                 noted.refuse_unnoted(connection, self._target)
         return found
 
-    def strays(self, known: Collection[int]) -> dict[int, int]:
+    def count_strays(self, known: Collection[int]) -> dict[int, int]:
         with self._transaction() as connection:
             if not is_there(connection, self._target.identifier):
                 return {}
@@ -197,7 +205,7 @@ class PostgresSink(Remote):
             ) from error
 
     # Keeps PG2.
-    def look(self, won: Won) -> Sequence[Presence]:
+    def query_presence(self, won: CommittedBatch) -> Sequence[Presence]:
         with self._transaction() as connection:
             found = self._found(connection, won)
         if found is None:
@@ -206,7 +214,7 @@ class PostgresSink(Remote):
             presence = Presence.RIGHT if found["digest"] == won.digest else Presence.WRONG
         return [presence] * len(won.files)
 
-    def publish(self, won: Won, missing: Sequence[ManifestFile]) -> None:
+    def publish(self, won: CommittedBatch, missing: Sequence[ManifestFile]) -> None:
         if not missing:
             return
         try:
@@ -230,7 +238,7 @@ class PostgresSink(Remote):
                 next=AGAIN,
             ) from error
 
-    def _kept_back(self, won: Won) -> str:
+    def _kept_back(self, won: CommittedBatch) -> str:
         """Which rows the table keeps back: it takes the others once more, and forgets them."""
         shown = FILES_NAMED_MAX
         try:
@@ -244,7 +252,7 @@ class PostgresSink(Remote):
             return f": {rows} {', '.join(map(str, numbers))}{more} of the batch" if numbers else ""
 
     # Keeps PG7.
-    def publish_accepting(self, won: Won, keep: Callable[[pa.Table], None]) -> int:
+    def publish_accepting(self, won: CommittedBatch, keep: Callable[[pa.Table], None]) -> int:
         """Publish the rows that the table takes. Returns how many it refuses.
 
         `keep` is given the refused rows, with the reason of each in `_semel_refusal`, before the
@@ -269,7 +277,7 @@ class PostgresSink(Remote):
             failpoints.point("sink.before_accepted")
         return table.num_rows
 
-    def refused(self, won: Won) -> int:
+    def count_refused(self, won: CommittedBatch) -> int:
         with self._transaction() as connection:
             return self._refused(connection, won)
 
@@ -295,7 +303,7 @@ class PostgresSink(Remote):
             )
         noted.check_count(self._target, marker, told, count)
 
-    def _told(self, marker: Published) -> noted.Told:
+    def _told(self, marker: Published) -> noted.TableNotes:
         """What the table says of the batch that a marker lists."""
         with self._transaction() as connection:
             return noted.of_marker(connection, self._target, marker)
@@ -356,23 +364,23 @@ class PostgresSink(Remote):
         with self._connected() as connection, within(self._target, connection):
             yield connection
 
-    def _of_batch(self, won: Won) -> dict[str, Any]:
+    def _of_batch(self, won: CommittedBatch) -> dict[str, Any]:
         """The key of a batch in semel_batch, for a statement."""
         key = {"pipeline": won.pipeline, "batch_id": won.batch_id}
         return {**noted.places(self._target), **key}
 
-    def _found(self, connection: Connection, won: Won) -> dict[str, Any] | None:
+    def _found(self, connection: Connection, won: CommittedBatch) -> dict[str, Any] | None:
         """The batch's row in semel_batch."""
         if not is_there(connection, self._target.batches):
             return None
         return connection.execute(filled("look", **self._of_batch(won))).fetchone()
 
-    def _refused(self, connection: Connection, won: Won) -> int:
+    def _refused(self, connection: Connection, won: CommittedBatch) -> int:
         found = self._found(connection, won)
         return found["refused"] if found else 0
 
     @contextmanager
-    def _landing(self, won: Won) -> Iterator[tuple[Connection, TableFacts | None]]:
+    def _landing(self, won: CommittedBatch) -> Iterator[tuple[Connection, TableFacts | None]]:
         """The transaction that a batch's rows land in. None: they have landed before."""
         with self._connected() as connection:
             self._prepare(connection, won)
@@ -380,7 +388,7 @@ class PostgresSink(Remote):
                 yield connection, self._begin(connection, won)
 
     @contextmanager
-    def _noting(self, won: Won) -> Iterator[tuple[Connection, bool]]:
+    def _noting(self, won: CommittedBatch) -> Iterator[tuple[Connection, bool]]:
         """The transaction that notes a batch of which no row lands. False: it was noted before."""
         with self._transaction() as connection:
             connection.execute(filled("lock_schema", schema=self._target.names[0]))
@@ -390,7 +398,7 @@ class PostgresSink(Remote):
                 replaced.delete(connection, self._target, won)
             yield connection, is_first
 
-    def _prepare(self, connection: Connection, won: Won) -> None:
+    def _prepare(self, connection: Connection, won: CommittedBatch) -> None:
         """Make what is missing of the tables, in a transaction of its own: nobody waits for it."""
         target = self._target
         with within(target, connection):
@@ -418,7 +426,7 @@ class PostgresSink(Remote):
         if target.counting:
             view.make(connection, target, schema)
 
-    def _note(self, connection: Connection, won: Won) -> bool:
+    def _note(self, connection: Connection, won: CommittedBatch) -> bool:
         """Note the batch, or wait for a twin that does. False: one has landed under its number.
 
         Whether that was this one shows at the next look.
@@ -437,7 +445,7 @@ class PostgresSink(Remote):
         return connection.execute(note).fetchone() is not None
 
     # Keeps PG1, PG2, PG3, PG9, PG13.
-    def _begin(self, connection: Connection, won: Won) -> TableFacts | None:
+    def _begin(self, connection: Connection, won: CommittedBatch) -> TableFacts | None:
         """Note the batch, and delete the rows that it replaces. None: see `_note`."""
         if not self._note(connection, won):
             return None

@@ -14,7 +14,7 @@ from semel.declare.parts import Text, twice
 from semel.declare.place import TABLE, Location
 from semel.declare.yaml import Key, Problem, Problems
 from semel.errors import TerminalError
-from semel.sinks.spec import Service
+from semel.sinks.spec import ServiceSinkSpec
 
 _PART = r'"(?:[^"]|"")+"|[^".]+'
 _TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
@@ -45,7 +45,7 @@ def names_of(table: str) -> tuple[str, str]:
     return schema or "public", name
 
 
-class PostgresSink(Service):
+class PostgresSinkSpec(ServiceSinkSpec):
     """A table of some PostgreSQL: the rows of a batch land there in one transaction."""
 
     type: Literal["postgres"]
@@ -128,7 +128,7 @@ class PostgresSink(Service):
             yield ("create",), "is false, and semel makes the view that adds the rows up"
 
     @model_validator(mode="after")
-    def _check(self) -> "PostgresSink":
+    def _check(self) -> "PostgresSinkSpec":
         if self.mode == "upsert" and not self.key:
             why = "is missing: mode: upsert replaces the row of a key"
             raise Problems([Problem(("key",), why)])
@@ -139,4 +139,4 @@ class PostgresSink(Service):
         return self
 
 
-DECLARED = PostgresSink
+DECLARED = PostgresSinkSpec

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import conninfo, sql
 
 from semel import settings
-from semel.clients.connection import Unusable, parsed, usable
+from semel.clients.connection import ConnectionSettingsError, parsed, usable
 from semel.declare.context import Counting
 from semel.errors import TerminalError
 from semel.sinks.postgres.spec import BATCHES, COMPLETE, PARTS, WINDOWS, names_of
@@ -143,11 +143,11 @@ def dsn_of(name: str, find: Callable[[str], str | None] = settings.connection) -
         }
         scheme = str(found.kind or "").lower().replace("-", "_")
         if scheme not in _SCHEMES:
-            raise Unusable(f"its type is {scheme!r}, and not postgres")
+            raise ConnectionSettingsError(f"its type is {scheme!r}, and not postgres")
         try:
             return conninfo.make_conninfo(**{k: v for k, v in parts.items() if v not in (None, "")})
         except psycopg.ProgrammingError as error:
-            raise Unusable(type(error).__name__) from None
+            raise ConnectionSettingsError(type(error).__name__) from None
 
 
 def _libpq(extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,5 +155,5 @@ def _libpq(extra: Mapping[str, Any]) -> dict[str, Any]:
     known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
     left = {key: value for key, value in extra.items() if value and key not in _OF_AIRFLOW}
     if unknown := sorted(left.keys() - known):
-        raise Unusable(f"its extra has {unknown[0]!r}, which libpq does not know")
+        raise ConnectionSettingsError(f"its extra has {unknown[0]!r}, which libpq does not know")
     return left

@@ -17,7 +17,7 @@ VARYING = (*_TEXT, "json", "bytea")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class ColumnKind:
     """A kind of columns, and what holds it. `created` is what a table that is made gets.
 
     `word` is how docs/postgres.md names it.
@@ -35,31 +35,31 @@ class Held:
 
 # Keeps PG5.
 TYPES = (
-    Held(word="boolean", fits=at.is_boolean, created="boolean"),
-    Held(word="tinyint", fits=at.is_int8, created="smallint", also=(*_INTEGERS, "numeric")),
-    Held(word="smallint", fits=at.is_int16, created="smallint", also=(*_INTEGERS, "numeric")),
-    Held(word="int", fits=at.is_int32, created="integer", also=(*_INTEGERS, "numeric")),
-    Held(word="bigint", fits=at.is_int64, created="bigint", also=(*_INTEGERS, "numeric")),
-    Held(word="float", fits=at.is_float32, created="real", also=("double precision",)),
-    Held(word="double", fits=at.is_float64, created="double precision"),
-    Held(word="decimal(p,s)", fits=at.is_decimal128, created="numeric"),
-    Held(
+    ColumnKind(word="boolean", fits=at.is_boolean, created="boolean"),
+    ColumnKind(word="tinyint", fits=at.is_int8, created="smallint", also=(*_INTEGERS, "numeric")),
+    ColumnKind(word="smallint", fits=at.is_int16, created="smallint", also=(*_INTEGERS, "numeric")),
+    ColumnKind(word="int", fits=at.is_int32, created="integer", also=(*_INTEGERS, "numeric")),
+    ColumnKind(word="bigint", fits=at.is_int64, created="bigint", also=(*_INTEGERS, "numeric")),
+    ColumnKind(word="float", fits=at.is_float32, created="real", also=("double precision",)),
+    ColumnKind(word="double", fits=at.is_float64, created="double precision"),
+    ColumnKind(word="decimal(p,s)", fits=at.is_decimal128, created="numeric"),
+    ColumnKind(
         word="string",
         fits=lambda kind: at.is_string(kind) or at.is_large_string(kind),
         created="text",
         also=(*_TEXT, *JSON),
     ),
-    Held(
+    ColumnKind(
         word="binary",
         fits=lambda kind: at.is_binary(kind) or at.is_large_binary(kind),
         created="bytea",
     ),
-    Held(word="date", fits=at.is_date32, created="date"),
-    Held(word="timestamp", fits=lambda kind: _is_time(kind) and bool(kind.tz), created=_TIME),
-    Held(
+    ColumnKind(word="date", fits=at.is_date32, created="date"),
+    ColumnKind(word="timestamp", fits=lambda kind: _is_time(kind) and bool(kind.tz), created=_TIME),
+    ColumnKind(
         word="timestamp_ntz", fits=lambda kind: _is_time(kind) and not kind.tz, created=_PLAIN_TIME
     ),
-    Held(
+    ColumnKind(
         word="array, struct, map",
         fits=lambda kind: is_nested(kind) and _has_text_keys(kind),
         created="jsonb",
@@ -81,7 +81,7 @@ _WIRE = {
 }
 
 
-def held(kind: pa.DataType) -> Held | None:
+def held(kind: pa.DataType) -> ColumnKind | None:
     """What is known of columns of this type; None: no table can hold them."""
     return next((entry for entry in TYPES if entry.fits(kind)), None)
 

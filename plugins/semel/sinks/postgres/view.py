@@ -21,7 +21,7 @@ from semel.declare.aggregate import END, START
 from semel.errors import TerminalError
 from semel.formats.merged import SLICE, merge_query
 from semel.model.windows import UTC_TIME
-from semel.sinks import Won
+from semel.sinks import CommittedBatch
 from semel.sinks.postgres.link import Connection, filled, is_there
 from semel.sinks.postgres.target import COMPLETE, PostgresTarget
 
@@ -112,7 +112,7 @@ def rows(
 
 
 # Keeps AG5.
-def note(connection: Connection, target: PostgresTarget, won: Won) -> None:
+def note(connection: Connection, target: PostgresTarget, won: CommittedBatch) -> None:
     """Say which windows a batch's rows are of, and what is complete now."""
     names = {"windows": target.windows, "complete": _complete(target)}
     starts = [pq.read_table(file.staged_path, columns=[START])[START] for file in won.files]

@@ -5,17 +5,17 @@ from dataclasses import replace
 from semel.declare.context import Context
 from semel.errors import SourceError
 from semel.formats.declared import is_whole
-from semel.sources import Known, Word, quoted
+from semel.sources import LedgerView, Acceptance, quoted
 from semel.sources.files.evidence import FilePartition
-from semel.sources.files.facts import Facts, Knowledge, Recognised
+from semel.sources.files.facts import FileFacts, Knowledge, Recognised
 from semel.sources.files.gather import gather
-from semel.sources.files.listing import Listing
+from semel.sources.files.listing import FileListing
 from semel.sources.files.offers import offer_of
-from semel.sources.files.recognise import REFUSED, Answer, Own
+from semel.sources.files.recognise import REFUSED, FileDecision, InodeMatch
 from semel.sources.files.refusals import unsure
 
 
-def look(context: Context, listing: Listing, known: Known) -> Recognised:
+def look(context: Context, listing: FileListing, known: LedgerView) -> Recognised:
     """All files, whatever interval they belong to. FileNotFoundError: look again."""
     return gather(context, listing, Knowledge.of(listing, known), None)
 
@@ -23,10 +23,12 @@ def look(context: Context, listing: Listing, known: Known) -> Recognised:
 def is_settled(recognised: Recognised, path: str) -> bool:
     """Whether a file is what its partition says: nobody waits for a word."""
     found = recognised.facts.get(path)
-    return found is None or found.own is Own.SAME
+    return found is None or found.own is InodeMatch.SAME
 
 
-def word(context: Context, recognised: Recognised, path: str, *, same: bool, start: int) -> Word:
+def word(
+    context: Context, recognised: Recognised, path: str, *, same: bool, start: int
+) -> Acceptance:
     """As `Source.accept`. SourceError when the word cannot be taken."""
     found = recognised.facts.get(path)
     if found is None and path in recognised.linked:
@@ -34,7 +36,7 @@ def word(context: Context, recognised: Recognised, path: str, *, same: bool, sta
             f"{path!r} is one of several names of a file; leave one of them in the source folder, "
             "then run the pipeline"
         )
-    if found is not None and found.answer is Answer.UNSURE:
+    if found is not None and found.answer is FileDecision.UNSURE:
         raise SourceError(f"{path!r} has to wait: {unsure(found)}")
     known = _same(context, path, found) if same else None
     if found is None or not (same or found.answer in REFUSED):
@@ -57,7 +59,7 @@ def word(context: Context, recognised: Recognised, path: str, *, same: bool, sta
         for k in (found.known, found.before)
         if k is not None and k is not known
     }
-    return Word(
+    return Acceptance(
         offer=replace(offer_of(seen, known, start=start), reason="repeated"),
         ended=list(ended.values()),
         superseded=list(found.superseded),
@@ -65,7 +67,7 @@ def word(context: Context, recognised: Recognised, path: str, *, same: bool, sta
 
 
 # Keeps A4.
-def _same(context: Context, path: str, found: Facts | None) -> FilePartition:
+def _same(context: Context, path: str, found: FileFacts | None) -> FilePartition:
     """The partition whose bytes the file begins with, and which no other file holds."""
     able = [] if found is None else found.alike
     if is_whole(context):

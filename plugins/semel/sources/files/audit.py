@@ -20,15 +20,15 @@ from semel.errors import SourceError, TerminalError
 from semel.formats.table import source_format
 from semel.model.batch import Claim
 from semel.sources.files.claimed import ClaimedFile
-from semel.sources.files.spec import FilesSource
-from semel.sources.reread import Auditor, Lines, csv_of, in_order, record_end, split_fields
-from semel.sources.sealed.audit import Parts
-from semel.sources.spec import Csv, Records
+from semel.sources.files.spec import FilesSourceSpec
+from semel.sources.reread import Auditor, ClaimedRecords, csv_of, in_order, record_end, split_fields
+from semel.sources.sealed.audit import ClaimedParts
+from semel.sources.spec import CsvOptions, SourceSpec
 
 _BOM = b"\xef\xbb\xbf"
 
 
-def opened(source: FilesSource, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:
+def opened(source: FilesSourceSpec, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:
     """Renamed files are looked for where files were claimed, and in the folder."""
     roots = {Path(claim.name).parent for claim in claims}
     with suppress(TerminalError):  # A source that left the data roots is found by its claims.
@@ -49,8 +49,8 @@ class Finder(Auditor):
             self._parts.close()
 
     @cached_property
-    def _parts(self) -> Parts:
-        return Parts(lambda: [path for _, path in self._known])
+    def _parts(self) -> ClaimedParts:
+        return ClaimedParts(lambda: [path for _, path in self._known])
 
     @cached_property
     def _known(self) -> list[tuple[int, str]]:
@@ -65,8 +65,8 @@ class Finder(Auditor):
         return found
 
     def read(
-        self, claim: Claim, batch: int, source: Records, record_id: Collection[str]
-    ) -> tuple[tuple[str, ...], Iterator[Lines]]:
+        self, claim: Claim, batch: int, source: SourceSpec, record_id: Collection[str]
+    ) -> tuple[tuple[str, ...], Iterator[ClaimedRecords]]:
         if source_format(source.format).sealed:
             return (), self._parts.read(claim, batch, source, record_id)
         found = ClaimedFile.of(claim)
@@ -121,7 +121,7 @@ def _content(path: str) -> Iterator[BinaryIO]:
             yield file
 
 
-def header_of(path: str, csv: Csv) -> tuple[str, ...]:
+def header_of(path: str, csv: CsvOptions) -> tuple[str, ...]:
     """The names in a CSV file's header, in its order."""
     with _content(path) as file:
         head = file.read(limits.CSV_HEADER_BYTES_MAX)
@@ -134,8 +134,8 @@ def header_of(path: str, csv: Csv) -> tuple[str, ...]:
 
 
 def lines(
-    batch: int, claim: Claim, path: str, csv: Csv | None, *, to_end: bool = False
-) -> Iterator[Lines]:
+    batch: int, claim: Claim, path: str, csv: CsvOptions | None, *, to_end: bool = False
+) -> Iterator[ClaimedRecords]:
     """The records of a claimed range, or of the file from its begin `to_end`, in pieces of some
     AUDIT_CHUNK_BYTES.
 
@@ -155,7 +155,7 @@ def lines(
                     skipped = len(_BOM)
                 bounds = _bounds(data, skipped, csv if whole else None)
                 kept = _kept(data, bounds, blank)
-                yield Lines(
+                yield ClaimedRecords(
                     batch=batch, claim=claim, data=data, bounds=bounds, positions=bounds[:-1] + at,
                     kept=kept,
                 )  # fmt: skip
@@ -163,7 +163,7 @@ def lines(
             raise SourceError(f"{path!r}: its gzip stream is damaged ({error})") from error
 
 
-def _header_end(data: bytes, csv: Csv) -> int:
+def _header_end(data: bytes, csv: CsvOptions) -> int:
     if csv.multiline:
         return record_end(data, 0, csv)
     return data.find(b"\n") + 1 or len(data)
@@ -192,7 +192,7 @@ def _pieces(
             return
 
 
-def _bounds(data: bytes, skipped: int, multiline: Csv | None) -> np.ndarray:
+def _bounds(data: bytes, skipped: int, multiline: CsvOptions | None) -> np.ndarray:
     if multiline is None:
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + 1
         ends = ends[ends > skipped]

@@ -108,7 +108,7 @@ class FilePartition(OfFile, Partition):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class OpenedFile:
     """A file that was opened. `trouble`: why its content cannot be had; `unfinished`: not yet."""
 
     file: ListedFile
@@ -153,7 +153,7 @@ class Seen:
 
 
 # Keeps P19.
-def look(context: Context, file: ListedFile) -> Seen:
+def look(context: Context, file: ListedFile) -> OpenedFile:
     """Open a file and see what it is now. FileNotFoundError: another one is there, or none."""
     with open_file(file.path) as handle:
         status = os.fstat(handle.fileno())
@@ -168,7 +168,7 @@ def look(context: Context, file: ListedFile) -> Seen:
         except SourceError as error:
             trouble = str(error)
         header_end = content.head.find(b"\n") + 1 if content and has_header(context) else 0
-        return Seen(
+        return OpenedFile(
             file=seen_now(file, status),
             birth_ns=birth_ns(handle.fileno()),
             content=content,
@@ -178,7 +178,7 @@ def look(context: Context, file: ListedFile) -> Seen:
         )
 
 
-def likeness(seen: Seen, known: FilePartition, *, free: bool, told: bool = False) -> Match:
+def likeness(seen: OpenedFile, known: FilePartition, *, free: bool, told: bool = False) -> Match:
     """How surely a file is another name, or a copy, of the file that a partition was.
 
     What is read of a CSV's header says nothing. `free`: no file holds the partition. One of which
@@ -202,7 +202,7 @@ def likeness(seen: Seen, known: FilePartition, *, free: bool, told: bool = False
 
 
 # Keeps P17.
-def is_part(seen: Seen, known: FilePartition, holder: Seen | None) -> bool:
+def is_part(seen: OpenedFile, known: FilePartition, holder: OpenedFile | None) -> bool:
     """Whether a file has the beginning of what was read of a known one, 4 KiB or more, and nothing
     else: a copy that is still being made.
 
@@ -227,7 +227,7 @@ def _content_at(known: FilePartition) -> Content:
         return content_of(file)
 
 
-def last_record(seen: Seen, known: FilePartition) -> int | None:
+def last_record(seen: OpenedFile, known: FilePartition) -> int | None:
     """Where the last record that was read of a partition ends in another file; None: nowhere."""
     content = seen.content
     if not known.last_length or content is None:
@@ -235,7 +235,7 @@ def last_record(seen: Seen, known: FilePartition) -> int | None:
     return content.find_line(known.last_length, known.last_hash)
 
 
-def same_time(seen: Seen, known: FilePartition) -> bool:
+def same_time(seen: OpenedFile, known: FilePartition) -> bool:
     """Whether a file has the length and the time of change of a known one: a copy that kept them.
 
     Archivers keep whole seconds only. Where a file system has no finer clock, it tells nothing.

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-from semel.sources import Known, Refusal
-from semel.sources.files.evidence import FilePartition, Seen
-from semel.sources.files.listing import ListedFile, Listing
-from semel.sources.files.recognise import Answer, Match, Own, Place
+from semel.sources import LedgerView, Refusal
+from semel.sources.files.evidence import FilePartition, OpenedFile
+from semel.sources.files.listing import ListedFile, FileListing
+from semel.sources.files.recognise import FileDecision, Match, InodeMatch, PathMatch
 
 ALIKE_MAX = 32
 """Known files of one beginning that a new file is held against: files of one constant record."""
@@ -27,7 +27,7 @@ class Where(StrEnum):
 
 
 @dataclass(kw_only=True)
-class Facts:
+class FileFacts:
     """What is known of one file, and the table's answer.
 
     `known` is the partition of its inode, `before` that of its path, `matched` the one that it
@@ -35,27 +35,27 @@ class Facts:
     no other file holds. `told`: what a plan said of it, when it was a copy and as it is now.
     """
 
-    seen: Seen
-    own: Own = Own.UNKNOWN
+    seen: OpenedFile
+    own: InodeMatch = InodeMatch.UNKNOWN
     known: FilePartition | None = None
-    place: Place = Place.FREE
+    place: PathMatch = PathMatch.FREE
     before: FilePartition | None = None
     match: Match = Match.NONE
     matched: FilePartition | None = None
     alike: list[FilePartition] = field(default_factory=list)
     told: Refusal | None = None
-    answer: Answer = Answer.WAIT
+    answer: FileDecision = FileDecision.WAIT
 
     @property
     def goes_on(self) -> FilePartition | None:
         """The partition that the file is read on in; None: it is new, or not read."""
-        return {Answer.GO_ON: self.known, Answer.TAKE_UP: self.matched}.get(self.answer)
+        return {FileDecision.GO_ON: self.known, FileDecision.TAKE_UP: self.matched}.get(self.answer)
 
     @property
     def was_cut(self) -> bool:
         """Whether the partition of its inode is not its own any more: it has a new life."""
-        goes = self.answer in (Answer.NEW, Answer.TAKE_UP)
-        return self.known is not None and self.own is Own.CUT and goes
+        goes = self.answer in (FileDecision.NEW, FileDecision.TAKE_UP)
+        return self.known is not None and self.own is InodeMatch.CUT and goes
 
     @property
     def superseded(self) -> list[FilePartition]:
@@ -95,7 +95,7 @@ class Knowledge:
     like: Callable[[list[tuple[int, str]], list[int], list[str]], list[FilePartition]]
 
     @classmethod
-    def of(cls, listing: Listing, known: Known) -> Self:
+    def of(cls, listing: FileListing, known: LedgerView) -> Self:
         """What the ledger told, as files."""
         inodes = {file.inode for file in known.unsettled}
         paths = {file.path for file in known.unsettled} if inodes else set()
@@ -122,7 +122,7 @@ class Knowledge:
             unsettled=known.unsettled,
             names={
                 file.path: file.inode
-                for file in (listing.found if inodes else ())
+                for file in (listing.items if inodes else ())
                 if file.inode in inodes and file.path not in paths
             },
             refused=known.refused,
@@ -140,7 +140,7 @@ class Knowledge:
 class Recognised:
     """The files that were looked at, by path; the partitions that no file holds; names in doubt."""
 
-    facts: dict[str, Facts]
+    facts: dict[str, FileFacts]
     lost: list[Lost]
     linked: dict[str, list[str]]
     """All names of each file that has several, by name; the name that is read is not in it."""

@@ -20,7 +20,7 @@ from semel.declare.context import Context
 from semel.sources import Window, in_window
 from semel.sources.files.evidence import (
     FilePartition,
-    Seen,
+    OpenedFile,
     is_part,
     last_record,
     likeness,
@@ -28,13 +28,15 @@ from semel.sources.files.evidence import (
     same_time,
     still,
 )
-from semel.sources.files.facts import Facts, Knowledge, Lost, Recognised, Where
-from semel.sources.files.listing import ListedFile, Listing, inodes_below
-from semel.sources.files.recognise import Answer, Match, Own, Place, recognise
+from semel.sources.files.facts import FileFacts, Knowledge, Lost, Recognised, Where
+from semel.sources.files.listing import ListedFile, FileListing, inodes_below
+from semel.sources.files.recognise import FileDecision, Match, InodeMatch, PathMatch, recognise
 from semel.sources.files.rotation import is_rotation
 
 
-def gather(context: Context, listing: Listing, knowledge: Knowledge, window: Window) -> Recognised:
+def gather(
+    context: Context, listing: FileListing, knowledge: Knowledge, window: Window
+) -> Recognised:
     """The facts and the answer of each file that is not settled. OSError but for files that went
     away meanwhile, which are left out.
     """
@@ -45,17 +47,17 @@ class _Gathering:
     """One pass over what a source shows."""
 
     def __init__(
-        self, context: Context, listing: Listing, knowledge: Knowledge, window: Window
+        self, context: Context, listing: FileListing, knowledge: Knowledge, window: Window
     ) -> None:
         self.context, self.listing = context, listing
         self.knowledge, self.window = knowledge, window
-        self.facts: dict[str, Facts] = {}
+        self.facts: dict[str, FileFacts] = {}
         self.moving: set[int] = set()  # Inodes of files that could not be looked at.
         self.closed: dict[ListedFile, str] = {}
         self.open = {k.source_partition_id: k for k in knowledge.partitions}
-        self.held: dict[int, Facts] = {}  # Which file has the inode of a partition.
+        self.held: dict[int, FileFacts] = {}  # Which file has the inode of a partition.
         self.lost: dict[int, Lost] = {}
-        self.taken: dict[int, Facts] = {}  # Which file takes a partition up.
+        self.taken: dict[int, FileFacts] = {}  # Which file takes a partition up.
         self.hidden: set[str] = set()  # Names of files that are refused unseen.
         self.before = {k.path: k for k in self.open.values()}
         self.linked, self.several = _linked(listing, knowledge)
@@ -76,7 +78,7 @@ class _Gathering:
         free = [k for k in self.open.values() if self._is_free(k)]
         for file in strange:
             if (self._wanted(file) or free) and (seen := self._look(file)) is not None:
-                self.facts[file.path] = Facts(seen=seen)
+                self.facts[file.path] = FileFacts(seen=seen)
         self._match(free)
         self._decide()
         return Recognised(
@@ -100,12 +102,12 @@ class _Gathering:
             if not isinstance(error, FileNotFoundError):
                 self.closed[file] = f"{error.strerror}; give the reader access"
 
-    def _look(self, file: ListedFile) -> Seen | None:
+    def _look(self, file: ListedFile) -> OpenedFile | None:
         with self._looking(file):
             return look(self.context, file)
         return None
 
-    def _own(self, seen: Seen, known: FilePartition) -> None:
+    def _own(self, seen: OpenedFile, known: FilePartition) -> None:
         """Hold a file against the partition that had its inode."""
         with self._looking(seen.file):
             own = _own(seen, known)
@@ -113,7 +115,9 @@ class _Gathering:
             if own is None and path in self.several:
                 self.linked[path] = self.several[path]
                 return
-            facts = Facts(seen=seen) if own is None else Facts(seen=seen, own=own, known=known)
+            facts = (
+                FileFacts(seen=seen) if own is None else FileFacts(seen=seen, own=own, known=known)
+            )
             self.facts[path] = facts
             if own is not None:
                 self.held[known.source_partition_id] = facts
@@ -129,7 +133,7 @@ class _Gathering:
         for inode, path in inodes_below(self.listing.root):
             if inode in inodes:
                 elsewhere[inode].append(path)
-        named = {file.path for file in self.listing.found} | {r.name for r in self.listing.refused}
+        named = {file.path for file in self.listing.items} | {r.name for r in self.listing.refused}
         for known in missing:
             names = elsewhere[known.inode]
             found = [item for path in names if (item := self._at(path, known, named))]
@@ -157,11 +161,15 @@ class _Gathering:
         if lost is not None:
             return lost.where is not Where.UNSURE
         facts = self.held.get(known.source_partition_id)
-        return facts is not None and facts.own in (Own.EMPTY, Own.CUT, Own.CHANGED)
+        return facts is not None and facts.own in (
+            InodeMatch.EMPTY,
+            InodeMatch.CUT,
+            InodeMatch.CHANGED,
+        )
 
     def _match(self, free: list[FilePartition]) -> None:
         """Hold the files that are not known against what was read of partitions that are free."""
-        asked = [f for f in self.facts.values() if f.own in (Own.UNKNOWN, Own.CUT)]
+        asked = [f for f in self.facts.values() if f.own in (InodeMatch.UNKNOWN, InodeMatch.CUT)]
         copies = self.knowledge.copies
         for facts in asked:
             facts.told = copies.get((facts.seen.file.inode, facts.seen.file.size))
@@ -192,12 +200,12 @@ class _Gathering:
             if facts.told is not None and facts.match is Match.NONE:
                 facts.match = Match.UNSURE
 
-    def _asks(self, facts: Facts) -> bool:
+    def _asks(self, facts: FileFacts) -> bool:
         """Whether a file is to be read now, so that also what was closed before may be its own."""
-        return facts.own is Own.UNKNOWN and self._wanted(facts.seen.file)
+        return facts.own is InodeMatch.UNKNOWN and self._wanted(facts.seen.file)
 
     def _beginnings(
-        self, asked: list[Facts], free: list[FilePartition]
+        self, asked: list[FileFacts], free: list[FilePartition]
     ) -> dict[str, list[tuple[int, str]]]:
         """By path: (length, hash) of each beginning that a partition with its first record has."""
         firsts: dict[str, set[str]] = defaultdict(set)
@@ -218,8 +226,8 @@ class _Gathering:
         }
 
     def _pair(
-        self, facts: Facts, known: FilePartition, free: bool
-    ) -> list[tuple[Match, Facts, FilePartition]]:
+        self, facts: FileFacts, known: FilePartition, free: bool
+    ) -> list[tuple[Match, FileFacts, FilePartition]]:
         own = facts.known
         if own is not None and own.source_partition_id == known.source_partition_id:
             return []
@@ -234,7 +242,7 @@ class _Gathering:
                 match = Match.LIVING
         return [] if match is Match.NONE else [(match, facts, known)]
 
-    def _assign(self, pairs: list[tuple[Match, Facts, FilePartition]]) -> None:
+    def _assign(self, pairs: list[tuple[Match, FileFacts, FilePartition]]) -> None:
         """One file takes up a partition: the best one of those that do, the longest of those. None
         of a file of which another one holds more.
         """
@@ -264,10 +272,10 @@ class _Gathering:
             if taken.get(k.source_partition_id) is facts or not self.context.by_position
         }
         for partition, facts in self.held.items():
-            if facts.own in (Own.EMPTY, Own.CHANGED) and partition in gone_on:
-                facts.own = Own.CUT
+            if facts.own in (InodeMatch.EMPTY, InodeMatch.CHANGED) and partition in gone_on:
+                facts.own = InodeMatch.CUT
 
-    def _covered(self, pairs: list[tuple[Match, Facts, FilePartition]]) -> dict[str, int]:
+    def _covered(self, pairs: list[tuple[Match, FileFacts, FilePartition]]) -> dict[str, int]:
         """By path: how much of a file another one holds, by position."""
         covered: dict[str, int] = defaultdict(int)
         if self.context.by_position:
@@ -312,34 +320,34 @@ class _Gathering:
                 facts.own, facts.place, facts.match, by_position=self.context.by_position
             )
         for partition, facts in self.taken.items():
-            if facts.answer is Answer.TAKE_UP:
+            if facts.answer is FileDecision.TAKE_UP:
                 self.lost.pop(partition, None)
 
-    def _place(self, facts: Facts, before: FilePartition, stuck: set[int]) -> Place:
+    def _place(self, facts: FileFacts, before: FilePartition, stuck: set[int]) -> PathMatch:
         if before.source_partition_id in stuck:
-            return Place.UNSURE
+            return PathMatch.UNSURE
         lost = self.lost.get(before.source_partition_id)
         # Its file is listed elsewhere, or another file takes it up.
         if before.source_partition_id in self.taken or (lost is None and not before.closed):
-            return Place.FREE
+            return PathMatch.FREE
         moved = lost is not None and lost.path and is_rotation(before.path, lost.path)
         seen = facts.seen
         if moved or seen.content is None or not before.reached:
-            return Place.GONE
+            return PathMatch.GONE
         first = seen.content.first_record(seen.header_end, before.reached)
         edited = before.first_hash in ("", first) or last_record(seen, before) is not None
-        return Place.EDITED if edited else Place.GONE
+        return PathMatch.EDITED if edited else PathMatch.GONE
 
 
 def _linked(
-    listing: Listing, knowledge: Knowledge
+    listing: FileListing, knowledge: Knowledge
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """All names of each file that has several: by each name that is not read; and by the one that
     is, if it is not the one that is known with the file's inode.
     """
     names: dict[tuple[int, int], list[str]] = defaultdict(list)
     inodes = {file.inode for file in knowledge.unsettled}  # Of several names one may be settled.
-    for file in listing.found:
+    for file in listing.items:
         if file.inode in inodes:
             names[file.device, file.inode].append(file.path)
     known = knowledge.names | {k.path: k.inode for k in knowledge.partitions}
@@ -356,7 +364,7 @@ def _linked(
     return linked, several
 
 
-def _own(seen: Seen, known: FilePartition) -> Own | None:
+def _own(seen: OpenedFile, known: FilePartition) -> InodeMatch | None:
     """What a file is to the partition that had its inode; None: its number was given again."""
     named = seen.file.path == known.path
     birth = seen.same_birth(known)
@@ -364,19 +372,19 @@ def _own(seen: Seen, known: FilePartition) -> Own | None:
         return None
     content = seen.content
     if content is None:
-        return Own.SAME if seen.unfinished else Own.CHANGED
+        return InodeMatch.SAME if seen.unfinished else InodeMatch.CHANGED
     if seen.begins_with(known):
         sure = birth or named or likeness(seen, known, free=True) is Match.STRONG
-        return Own.SAME if sure else None
+        return InodeMatch.SAME if sure else None
     begins = content.hash(0, known.head_length) == known.head_hash
     if birth is None and not named and not begins:
         return None
     if not seen.file.size:
-        return Own.EMPTY
-    return Own.CUT if content.nuls() >= known.reached else Own.CHANGED
+        return InodeMatch.EMPTY
+    return InodeMatch.CUT if content.nuls() >= known.reached else InodeMatch.CHANGED
 
 
-def _preference(pair: tuple[Match, Facts, FilePartition]) -> tuple:
+def _preference(pair: tuple[Match, FileFacts, FilePartition]) -> tuple:
     """Longest partition first; of its files the one that has its inode, its path or its time."""
     _, facts, known = pair
     seen, file = facts.seen, facts.seen.file

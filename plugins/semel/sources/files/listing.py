@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from semel.declare.context import Context
 from semel.formats.table import source_format
-from semel.sources import PRIVATE, TABLE_LOG, Refusal, Shown, in_table
+from semel.sources import PRIVATE, TABLE_LOG, Refusal, SourceListing, delta_table_error
 
 _UNSEEN = ("unreadable", "missing")
 
@@ -51,18 +51,18 @@ class ListedFile(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing(Shown):
+class FileListing(SourceListing):
     """Regular files, oldest first (then by path), and what is refused.
 
     Not `complete`: a folder could not be read, so what is not listed may be there all the same.
     """
 
     root: Path
-    found: list[ListedFile]
+    items: list[ListedFile]
 
-    def looks(self) -> Iterator[str]:
+    def signatures(self) -> Iterator[str]:
         """By the fields themselves: calls would take as long again."""
-        for path, _, device, inode, size, mtime_ns, ctime_ns in self.found:
+        for path, _, device, inode, size, mtime_ns, ctime_ns in self.items:
             yield f"{path}//{device}:{inode}//{size}:{mtime_ns}:{ctime_ns}"
 
     @property
@@ -85,7 +85,7 @@ def inodes_below(root: Path) -> Iterator[tuple[int, str]]:
             continue  # The listing says so, where the pattern leads into it.
 
 
-def list_files(context: Context) -> Listing:
+def list_files(context: Context) -> FileListing:
     """All files that the source's pattern finds, whatever interval they belong to."""
     root = Path(os.path.realpath(context.declared.folder()))
     pattern = context.declared.below()
@@ -110,7 +110,7 @@ def list_files(context: Context) -> Listing:
     refused.sort(key=attrgetter("name"))
     note = f"{len(private)} names have a part that begins with _: no new one of them is read"
     notes = (note,) if private else ()
-    return Listing(root=root, found=files, refused=refused, notes=notes, private=private)
+    return FileListing(root=root, items=files, refused=refused, notes=notes, private=private)
 
 
 # Keeps P32.
@@ -120,7 +120,7 @@ def _check_tables(context: Context, root: Path, folders: set[str]) -> None:
     below = {str(root / folder) for folder in folders}
     for folder in sorted({*below, *above, *map(str, root.parents if folders else ())}):
         if os.path.isdir(os.path.join(folder, TABLE_LOG)):
-            raise in_table(folder)
+            raise delta_table_error(folder)
 
 
 def _closed_folders(root: Path, pattern: str) -> list[Refusal]:

@@ -4,17 +4,17 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from semel.declare.context import Context
-from semel.sources import Gone, Matched, Partition, Refusal, Window
+from semel.sources import LostRange, MatchResult, Partition, Refusal, Window
 from semel.sources.files.content import is_gzip
-from semel.sources.files.facts import Facts, Knowledge, Recognised, Where
+from semel.sources.files.facts import FileFacts, Knowledge, Recognised, Where
 from semel.sources.files.gather import gather
-from semel.sources.files.listing import Listing
+from semel.sources.files.listing import FileListing
 from semel.sources.files.offers import offer_of, want
-from semel.sources.files.recognise import Answer, Match, Own
+from semel.sources.files.recognise import FileDecision, Match, InodeMatch
 from semel.sources.files.refusals import still_a_copy
 
 
-def match(context: Context, listing: Listing, known: Knowledge, window: Window) -> Matched:
+def match(context: Context, listing: FileListing, known: Knowledge, window: Window) -> MatchResult:
     """As `Source.match`."""
     recognised = gather(context, listing, known, window)
     doubtful = {refusal.name for refusal in known.refused}
@@ -22,37 +22,37 @@ def match(context: Context, listing: Listing, known: Knowledge, window: Window) 
     going_on = {offer.known.source_partition_id for offer in offers if offer.known}
     gone, retired = _closing(recognised, going_on)
     facts = recognised.facts
-    return Matched(
+    return MatchResult(
         offers=list(offers),
         refused=[*refused, *_kept(context, known, listing, recognised)],
-        gone=gone,
+        lost=gone,
         retired=retired,
         renamed=list(_renamed(recognised, going_on)),
         begun=[offer_of(f.seen, None) for f in facts.values() if _is_empty_anew(f)],
         resumed=tuple(
             (path, found.matched.path)
             for path, found in facts.items()
-            if found.answer is Answer.TAKE_UP and found.matched.reached
+            if found.answer is FileDecision.TAKE_UP and found.matched.reached
         ),
     )
 
 
 def _closing(
     recognised: Recognised, going_on: Collection[int]
-) -> tuple[list[Gone], list[int]]:
+) -> tuple[list[LostRange], list[int]]:
     """The partitions that are closed now; and those that are retired, for a new one holds all of
     them.
     """
     facts = recognised.facts.values()
-    closed = [Gone(partition=f.known, seen=f.known.seen) for f in facts if f.was_cut]
+    closed = [LostRange(partition=f.known, seen=f.known.seen) for f in facts if f.was_cut]
     for item in recognised.lost:
         if item.where in (Where.GONE, Where.ELSEWHERE):
             known = item.partition
             # How long the content of a gzip file is, only a plan that reads it would know.
             unread = item.size is None or is_gzip(item.path)
             seen = max(known.reached, known.seen if unread else item.size)
-            closed.append(Gone(partition=known, seen=seen, where=item.path))
-    new = [f for f in facts if f.answer is Answer.NEW and f.match is Match.WEAK]
+            closed.append(LostRange(partition=known, seen=seen, where=item.path))
+    new = [f for f in facts if f.answer is FileDecision.NEW and f.match is Match.WEAK]
     retired = dict.fromkeys(k.source_partition_id for f in new for k in f.superseded)
     retired = [partition for partition in retired if partition not in going_on]
     over = {*going_on, *retired}
@@ -66,18 +66,18 @@ def _renamed(recognised: Recognised, going_on: Collection[int]) -> Iterator[Part
         if known is None or known.source_partition_id in going_on or facts.was_cut:
             continue
         # While it is unsure, the path is not free yet.
-        if facts.answer is not Answer.UNSURE and path != known.path:
+        if facts.answer is not FileDecision.UNSURE and path != known.path:
             yield replace(known, name=path)
 
 
-def _is_empty_anew(facts: Facts) -> bool:
+def _is_empty_anew(facts: FileFacts) -> bool:
     """Whether a file was cut, so that its inode has a new life."""
-    new = facts.own is Own.CUT and facts.answer is Answer.NEW
+    new = facts.own is InodeMatch.CUT and facts.answer is FileDecision.NEW
     return new and facts.seen.content is not None
 
 
 def _kept(
-    context: Context, known: Knowledge, listing: Listing, recognised: Recognised
+    context: Context, known: Knowledge, listing: FileListing, recognised: Recognised
 ) -> list[Refusal]:
     """Refusals of files that are of another interval, and that nobody looked at now."""
     asked = {*recognised.facts, *recognised.linked, *(r.name for r in listing.refused)}

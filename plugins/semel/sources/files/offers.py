@@ -13,10 +13,10 @@ from semel.formats.declared import has_header, header_of, is_whole
 from semel.formats.foreign import foreign, json_array
 from semel.sources import Offer, Refusal, Window, accept_command, in_window
 from semel.sources.files.content import Content
-from semel.sources.files.evidence import FilePartition, Seen
-from semel.sources.files.facts import Facts, Recognised
+from semel.sources.files.evidence import FilePartition, OpenedFile
+from semel.sources.files.facts import FileFacts, Recognised
 from semel.sources.files.listing import ListedFile, refusal
-from semel.sources.files.recognise import REFUSED, Answer
+from semel.sources.files.recognise import REFUSED, FileDecision
 from semel.sources.files.refusals import refused
 
 
@@ -28,7 +28,7 @@ class FileOffer(Offer):
     content: Content | None
 
 
-def offer_of(seen: Seen, known: FilePartition | None, *, start: int = 0) -> FileOffer:
+def offer_of(seen: OpenedFile, known: FilePartition | None, *, start: int = 0) -> FileOffer:
     """A file as it was seen, of which nothing may be read yet."""
     file, content = seen.file, seen.content
     if content is not None:
@@ -80,13 +80,13 @@ def want(
 
 
 def _want(
-    context: Context, found: Facts, window: Window, doubtful: Collection[str]
+    context: Context, found: FileFacts, window: Window, doubtful: Collection[str]
 ) -> FileOffer | Refusal | None:
     seen = found.seen
     file = seen.file
-    if found.answer is Answer.WAIT:
+    if found.answer is FileDecision.WAIT:
         return None
-    if found.answer in REFUSED or found.answer is Answer.UNSURE:
+    if found.answer in REFUSED or found.answer is FileDecision.UNSURE:
         return refused(context, found)
     known = found.goes_on
     item = offer_of(seen, known)
@@ -96,7 +96,7 @@ def _want(
     return judged if isinstance(judged, Refusal) else item if known else None
 
 
-def _end(context: Context, found: Facts, item: FileOffer) -> FileOffer | Refusal:
+def _end(context: Context, found: FileFacts, item: FileOffer) -> FileOffer | Refusal:
     """Where the records of a file end that may be read now."""
     file, known, content = item.file, item.known, item.content
     after = context.declared.closed_after

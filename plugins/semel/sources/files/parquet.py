@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from semel.declare.context import Context
 from semel.model.batch import Claim
-from semel.sources import Found, Look, Partition, Refusal
+from semel.sources import SourceItem, ExecutorCheck, Partition, Refusal
 from semel.sources.files import away, probe
 from semel.sources.files.content import open_file
 from semel.sources.files.evidence import written_since
 from semel.sources.files.listing import ListedFile, file_time, inodes_below, list_files, listed
 from semel.sources.sealed import claims, parquet
 from semel.sources.sealed.matching import refusal
-from semel.sources.sealed.parts import Listing, Looked, Part
+from semel.sources.sealed.parts import PartListing, Looked, SealedPart
 from semel.sources.sealed.source import SealedSource
 from semel.storage import checksum_of
 
@@ -40,18 +40,18 @@ class ParquetFiles(SealedSource):
     def of(cls, context: Context) -> Self:
         return cls(context=context)
 
-    def discover(self) -> Listing:
+    def discover(self) -> PartListing:
         found = list_files(self.context)
-        parts = [_part(file) for file in found.found]
+        parts = [_part(file) for file in found.items]
         told = {"notes": found.notes, "private": found.private, "complete": found.complete}
-        return Listing(found=parts, refused=found.refused, **told)
+        return PartListing(items=parts, refused=found.refused, **told)
 
-    def written_since(
-        self, found: Found, known: Partition | None  # noqa: ARG002 - a part is read at once
+    def unread_since(
+        self, found: SourceItem, known: Partition | None  # noqa: ARG002 - a part is read at once
     ) -> datetime | None:
         return written_since(self.context, found.name)
 
-    def look(self, part: Part) -> Looked:
+    def look(self, part: SealedPart) -> Looked:
         with _opened(part) as file:
 
             def at(start: int, length: int) -> bytes:
@@ -60,24 +60,24 @@ class ParquetFiles(SealedSource):
             try:
                 looked = parquet.looked(self.context, part, file, at)
                 return self._without_end(part, file) if looked is None else looked
-            except parquet.Unusable as why:
+            except parquet.UnreadablePartError as why:
                 return Looked(part=part, length=part.length, refused=refusal(part, *why.args))
 
-    def _without_end(self, part: Part, file: BinaryIO) -> Looked:
+    def _without_end(self, part: SealedPart, file: BinaryIO) -> Looked:
         after = self.context.declared.closed_after
         age = time.time() - os.fstat(file.fileno()).st_mtime
         if after is None or age < after.total_seconds():
             return Looked(part=part, length=part.length, unfinished=True)
         what = "it has no footer, and nobody has written to it for source.closed_after"
-        raise parquet.Unusable("damaged", f"{what}; replace the file")
+        raise parquet.UnreadablePartError("damaged", f"{what}; replace the file")
 
-    def digest(self, part: Part) -> str:
+    def digest(self, part: SealedPart) -> str:
         with _opened(part) as file:
             content = checksum_of(file)
             _check_same(part, file)
         return content
 
-    def now(self, name: str) -> Part:
+    def now(self, name: str) -> SealedPart:
         try:
             return _at(name)
         except FileNotFoundError:
@@ -86,7 +86,7 @@ class ParquetFiles(SealedSource):
                 raise
             return _at(str(moved))
 
-    def below(self) -> list[Part]:
+    def below(self) -> list[SealedPart]:
         found = []
         for _, path in inodes_below(self.context.declared.folder()):
             with suppress(OSError, UnicodeEncodeError):
@@ -99,7 +99,7 @@ class ParquetFiles(SealedSource):
             return moved is not None and _at(str(moved)).identity == known.identity
         return False
 
-    def put_away(self, known: Partition) -> bool:
+    def archive_part(self, known: Partition) -> bool:
         return away.put_away(self.context, known, lambda path: _at(path).fingerprint)
 
     def read(
@@ -123,7 +123,7 @@ class ParquetFiles(SealedSource):
             self._check_read(part, file, split.claim, batch_id)
 
     # Keeps S6.
-    def _check_read(self, part: Part, file: BinaryIO, claim: Claim, batch_id: int) -> None:
+    def _check_read(self, part: SealedPart, file: BinaryIO, claim: Claim, batch_id: int) -> None:
         """ChangedError when what was read is not the file that was planned."""
         try:
             _check_same(part, file)
@@ -137,13 +137,13 @@ class ParquetFiles(SealedSource):
         when = file_time(self.context, known.name, int(parts[-1]))
         return None if isinstance(when, Refusal) else when
 
-    def probe(self) -> tuple[str, Look]:
+    def probe(self) -> tuple[str, ExecutorCheck]:
         return probe.probe(self.context)
 
 
-def _part(file: ListedFile) -> Part:
+def _part(file: ListedFile) -> SealedPart:
     """A file as a part. What it is known by holds all that changes when it is written again."""
-    return Part(
+    return SealedPart(
         name=file.path,
         identity=f"{file.device}:{file.inode}:{file.size}:{file.mtime_ns}",
         fingerprint=f"{file.inode}:{file.size}:{file.mtime_ns}:{file.ctime_ns}",
@@ -152,13 +152,13 @@ def _part(file: ListedFile) -> Part:
     )
 
 
-def _at(path: str) -> Part:
+def _at(path: str) -> SealedPart:
     """The file under a path now, without its time. OSError: there is none."""
     return _part(listed(path, None, os.stat(path)))
 
 
 @contextmanager
-def _opened(part: Part) -> Iterator[BinaryIO]:
+def _opened(part: SealedPart) -> Iterator[BinaryIO]:
     """A part's file. FileNotFoundError: another one is there, or it was written to."""
     with open_file(part.name) as file:
         _check_same(part, file)
@@ -166,7 +166,7 @@ def _opened(part: Part) -> Iterator[BinaryIO]:
 
 
 # Keeps P19.
-def _check_same(part: Part, file: BinaryIO) -> None:
+def _check_same(part: SealedPart, file: BinaryIO) -> None:
     now = _part(listed(part.name, None, os.fstat(file.fileno())))
     if now.fingerprint != part.fingerprint:
         raise FileNotFoundError(part.name)

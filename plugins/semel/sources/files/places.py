@@ -12,23 +12,23 @@ from dataclasses import replace
 from semel.declare.context import Context
 from semel.sources import Partition
 from semel.sources.files.content import HEAD_BYTES
-from semel.sources.files.evidence import FilePartition, Seen, look, prefixes, read_up_to
-from semel.sources.files.listing import ListedFile, Listing
+from semel.sources.files.evidence import FilePartition, OpenedFile, look, prefixes, read_up_to
+from semel.sources.files.listing import ListedFile, FileListing
 
 
 def locate(
-    context: Context, listing: Listing, partitions: list[Partition]
+    context: Context, listing: FileListing, partitions: list[Partition]
 ) -> list[Partition | None]:
     """As `Source.locate`. Of two that one file may be, the newer one gets it."""
-    return _Places(context, listing.found).find(list(map(FilePartition.of, partitions)))
+    return _FileViews(context, listing.items).find(list(map(FilePartition.of, partitions)))
 
 
-class _Places:
+class _FileViews:
     """Looks at files, each once."""
 
     def __init__(self, context: Context, listed: list[ListedFile]) -> None:
         self._context = context
-        self._seen: dict[str, Seen | None] = {}
+        self._seen: dict[str, OpenedFile | None] = {}
         self._by_path = {file.path: file for file in listed}
         self._by_inode: dict[int, list[ListedFile]] = defaultdict(list)
         for file in listed:
@@ -74,7 +74,7 @@ class _Places:
         except OSError:  # It was deleted, or may not be read: plan will say so.
             return False
 
-    def _look(self, file: ListedFile) -> Seen | None:
+    def _look(self, file: ListedFile) -> OpenedFile | None:
         if file.path not in self._seen:
             try:
                 self._seen[file.path] = look(self._context, file)
@@ -82,7 +82,7 @@ class _Places:
                 self._seen[file.path] = None
         return self._seen[file.path]
 
-    def _at(self, known: FilePartition, seen: Seen) -> FilePartition:
+    def _at(self, known: FilePartition, seen: OpenedFile) -> FilePartition:
         """A partition in the file that holds it. A plan looks at it again: it is not settled."""
         file, content = seen.file, seen.content
         read = read_up_to(self._context, content, known.reached)

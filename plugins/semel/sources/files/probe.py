@@ -7,21 +7,21 @@ from pathlib import Path
 from semel.declare.context import Context
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import SourceError
-from semel.sources import Look
+from semel.sources import ExecutorCheck
 from semel.sources.files.content import HEAD_BYTES
 from semel.sources.files.listing import list_files
 
 _REMEDY = "mount the source's folder there, under the driver's path, and let that user read it"
 
 
-def probe(context: Context) -> tuple[str, Look]:
+def probe(context: Context) -> tuple[str, ExecutorCheck]:
     """As `Source.probe`. Executors are to see the folder, and in it the newest file."""
     try:
         listing = list_files(context)
         closed = [f"{each.name}: {each.reason}" for each in listing.refused]
         trouble = "" if listing.complete else "; ".join(closed[:FILES_NAMED_MAX])
-        newest = [str(listing.root / file.path) for file in listing.found[-1:]]
-        told = f"{len(listing.found)} files of {context.name} in {listing.root}"
+        newest = [str(listing.root / file.path) for file in listing.items[-1:]]
+        told = f"{len(listing.items)} files of {context.name} in {listing.root}"
         found = of_files(told, listing.root, newest)
     except OSError as error:
         trouble = str(error)
@@ -33,11 +33,11 @@ def probe(context: Context) -> tuple[str, Look]:
     return found
 
 
-def of_files(told: str, root: Path, newest: list[str]) -> tuple[str, Look]:
+def of_files(told: str, root: Path, newest: list[str]) -> tuple[str, ExecutorCheck]:
     """What is told, and a look at a folder and at the `newest` of what is in it. OSError."""
     right = f"{root}, and its newest file" if newest else str(root)
     values = str(root), [_beginning(path) for path in newest]
-    return told, Look("source", __name__, values, right, _REMEDY)
+    return told, ExecutorCheck("source", __name__, values, right, _REMEDY)
 
 
 def look(root: str, files: list[tuple[str, int, str]]) -> None:

@@ -7,7 +7,7 @@ It is pure and total: docs/files.md shows it whole, and a test compares the two 
 from enum import StrEnum
 
 
-class Own(StrEnum):
+class InodeMatch(StrEnum):
     """What the ledger knows under the file's own inode."""
 
     UNKNOWN = "unknown"
@@ -22,7 +22,7 @@ class Own(StrEnum):
     """A file that is shorter now than what was read, or begins otherwise."""
 
 
-class Place(StrEnum):
+class PathMatch(StrEnum):
     """What the ledger knows under the file's path, with another inode."""
 
     FREE = "free"
@@ -51,7 +51,7 @@ class Match(StrEnum):
     has not changed since, and the other file went on."""
 
 
-class Answer(StrEnum):
+class FileDecision(StrEnum):
     """What to do with a file."""
 
     GO_ON = "go on"
@@ -70,31 +70,33 @@ class Answer(StrEnum):
     """Refused until the file that had its path can be looked for."""
 
 
-REFUSED = frozenset({Answer.CHANGED, Answer.REPLACED, Answer.COPY})
+REFUSED = frozenset({FileDecision.CHANGED, FileDecision.REPLACED, FileDecision.COPY})
 """Until `semel accept`."""
 
 
 # Keeps P8, P16, P17.
-def recognise(own: Own, place: Place, match: Match, *, by_position: bool) -> Answer:
+def recognise(
+    own: InodeMatch, place: PathMatch, match: Match, *, by_position: bool
+) -> FileDecision:
     """The answer for a file.
 
     By position a record that is read twice is there twice, so what could be a copy is refused.
     With a record id it is read: what it repeats is dropped.
     """
-    if place is Place.UNSURE:
-        return Answer.UNSURE
-    if own is Own.SAME:
-        return Answer.GO_ON
-    if own is Own.EMPTY:
-        return Answer.WAIT
-    if own is Own.CHANGED:
-        return Answer.CHANGED
+    if place is PathMatch.UNSURE:
+        return FileDecision.UNSURE
+    if own is InodeMatch.SAME:
+        return FileDecision.GO_ON
+    if own is InodeMatch.EMPTY:
+        return FileDecision.WAIT
+    if own is InodeMatch.CHANGED:
+        return FileDecision.CHANGED
     if match is Match.STRONG:
-        return Answer.TAKE_UP
+        return FileDecision.TAKE_UP
     if not by_position:
-        return Answer.NEW
+        return FileDecision.NEW
     if match in (Match.LIVING, Match.UNSURE):
-        return Answer.COPY
+        return FileDecision.COPY
     if match is Match.WEAK:
-        return Answer.COPY if place is Place.FREE else Answer.REPLACED
-    return Answer.REPLACED if place is Place.EDITED else Answer.NEW
+        return FileDecision.COPY if place is PathMatch.FREE else FileDecision.REPLACED
+    return FileDecision.REPLACED if place is PathMatch.EDITED else FileDecision.NEW

@@ -6,17 +6,17 @@ from datetime import datetime
 from semel.declare.context import Context
 from semel.sources import Refusal, accept_command
 from semel.sources.files.evidence import FilePartition, last_record
-from semel.sources.files.facts import Facts
+from semel.sources.files.facts import FileFacts
 from semel.sources.files.listing import ListedFile, file_time, refusal
-from semel.sources.files.recognise import Answer, Match
+from semel.sources.files.recognise import FileDecision, Match
 
 
-def refused(context: Context, found: Facts) -> Refusal:
+def refused(context: Context, found: FileFacts) -> Refusal:
     """What is wrong with a file, and what to do."""
     file = found.seen.file
-    if found.answer is Answer.UNSURE:
+    if found.answer is FileDecision.UNSURE:
         return refusal(file.path, found.answer, unsure(found), file.when)
-    if found.answer is not Answer.COPY:
+    if found.answer is not FileDecision.COPY:
         return refusal(file.path, found.answer, _changed(context, found), file.when)
     if found.matched is None:
         return still_a_copy(context, file, found.told)
@@ -28,7 +28,7 @@ def refused(context: Context, found: Facts) -> Refusal:
     return replace(new, inode=file.inode, size=file.size, copy_of=known.path, behind=behind)
 
 
-def unsure(found: Facts) -> str:
+def unsure(found: FileFacts) -> str:
     """Why a file has to wait for another one."""
     return (
         f"the file that had its path, {show(found.before)}, cannot be looked for while a file or a "
@@ -67,7 +67,7 @@ _HOW = {
 }
 
 
-def _part(context: Context, found: Facts) -> str:
+def _part(context: Context, found: FileFacts) -> str:
     file = found.seen.file
     return (
         f"it is the beginning of {show(found.matched)}, which {_HOW[found.match]}: a copy that is "
@@ -76,7 +76,7 @@ def _part(context: Context, found: Facts) -> str:
     )
 
 
-def _copy(context: Context, found: Facts, behind: int | None) -> str:
+def _copy(context: Context, found: FileFacts, behind: int | None) -> str:
     file, known = found.seen.file, found.matched
     same = accept_command(context, file.path, "--same")
     same = f"{same} continues where that one ended, " if found.alike else ""
@@ -87,11 +87,11 @@ def _copy(context: Context, found: Facts, behind: int | None) -> str:
     )
 
 
-def _changed(context: Context, found: Facts) -> str:
+def _changed(context: Context, found: FileFacts) -> str:
     accept = accept_command(context, found.seen.file.path)
     same = accept_command(context, found.seen.file.path, "--same")
     now = _now(found.seen.file)
-    if found.answer is Answer.CHANGED:
+    if found.answer is FileDecision.CHANGED:
         known = found.known
         what = f"{_difference(found)} since it was planned as {show(known)}; {now}. Put back what "
         what += f"was there, or {accept} reads it from its start as a new generation"
@@ -111,7 +111,7 @@ def _changed(context: Context, found: Facts) -> str:
     return what
 
 
-def _difference(found: Facts) -> str:
+def _difference(found: FileFacts) -> str:
     known, content = found.known, found.seen.content
     if content is None:
         return found.seen.trouble

@@ -16,24 +16,24 @@ from semel.formats.table import source_format
 from semel.model.batch import Claim
 from semel.sources import (
     Evidence,
-    Found,
-    Gone,
-    Known,
-    Look,
-    Matched,
+    SourceItem,
+    LostRange,
+    LedgerView,
+    ExecutorCheck,
+    MatchResult,
     Offer,
     Partition,
     Refusal,
     Source,
     Window,
-    Word,
+    Acceptance,
 )
 from semel.sources.files import accepted, away, claimed, matching, offers, places, probe, refusals
 from semel.sources.files.claimed import ClaimedFile
 from semel.sources.files.content import is_gzip
 from semel.sources.files.evidence import FilePartition, read_up_to, written_since
 from semel.sources.files.facts import Knowledge
-from semel.sources.files.listing import Listing, list_files, listed
+from semel.sources.files.listing import FileListing, list_files, listed
 from semel.sources.files.offers import FileOffer
 
 if TYPE_CHECKING:
@@ -65,30 +65,39 @@ class FilesSource(Source):
 
     split_size: ClassVar[int] = SPLIT_BYTES
 
-    def discover(self) -> Listing:
+    def discover(self) -> FileListing:
         return list_files(self.context)
 
-    def match(self, shown: Listing, known: Known, window: Window) -> Matched:
+    def match(self, shown: FileListing, known: LedgerView, window: Window) -> MatchResult:
         return matching.match(self.context, shown, Knowledge.of(shown, known), window)
 
-    def written_since(self, found: Found, known: Partition | None) -> datetime | None:
+    def unread_since(self, found: SourceItem, known: Partition | None) -> datetime | None:
         return written_since(self.context, found.name, known and FilePartition.of(known))
 
-    def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
+    def refuse_lost(self, gone: LostRange, spans: list[tuple[int, int]]) -> Refusal:
         return refusals.gone(self.context, FilePartition.of(gone.partition), spans, gone.where)
 
-    def stop(self, offer: FileOffer, start: int, end: int, room: int, *, first: bool) -> int:
+    def last_record_end(
+        self, offer: FileOffer, start: int, end: int, room: int, *, first: bool
+    ) -> int:
         return offers.stop(self.context, offer, start, end, room, first=first)
 
-    def room(self, offers: Sequence[Offer]) -> int:
+    def capacity(self, offers: Sequence[Offer]) -> int:
         return self.context.limits.bytes_per_batch_max
 
     def evidence(self, offer: FileOffer, end: int) -> Evidence:
         return read_up_to(self.context, offer.content, end)
 
     def accept(
-        self, shown: Listing, known: Known, name: str, *, same: bool, start: int, is_open: bool
-    ) -> Word | None:
+        self,
+        shown: FileListing,
+        known: LedgerView,
+        name: str,
+        *,
+        same: bool,
+        start: int,
+        is_open: bool,
+    ) -> Acceptance | None:
         recognised = accepted.look(self.context, shown, known)
         if is_open and accepted.is_settled(recognised, name):
             return None
@@ -108,7 +117,7 @@ class FilesSource(Source):
             with claimed.open_claim(claim, self.root, batch_id) as file:
                 formats.header_of(self.context, file.name)
 
-    def put_away(self, known: Partition) -> bool:
+    def archive_part(self, known: Partition) -> bool:
         def now(path: str) -> str:
             return listed(path, None, os.stat(path)).fingerprint
 
@@ -145,7 +154,7 @@ class FilesSource(Source):
         with claimed.open_claim(claim, self.root, batch_id):
             return
 
-    def joins(self, claim: Claim) -> bool:
+    def can_join(self, claim: Claim) -> bool:
         """A format whose lines stand alone, in a file of which each byte is on disk."""
         alone = not formats.has_header(self.context) and not formats.is_whole(self.context)
         return alone and not is_gzip(claim.name)
@@ -169,5 +178,5 @@ class FilesSource(Source):
         ends = claimed.line_ends(claim, split.start, split.end, self.root, batch_id)
         return ends if ends is None else ends + (split.end == claim.end)
 
-    def probe(self) -> tuple[str, Look]:
+    def probe(self) -> tuple[str, ExecutorCheck]:
         return probe.probe(self.context)

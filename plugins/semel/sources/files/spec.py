@@ -15,7 +15,7 @@ from semel import settings
 from semel.declare.parts import GLOB, Duration, Model, Text, path_problem, zone_problem
 from semel.declare.place import Location
 from semel.formats.table import SOURCES, source_format
-from semel.sources.formatted import Formatted, reads_time
+from semel.sources.formatted import FormattedSourceSpec, reads_time
 
 _NAMES_LOOKED_AT, _NAMES_SHOWN = 1_000, 3
 _PATHS_KEPT = 1_024  # Each pipeline of a folder is compared with each other one.
@@ -28,7 +28,7 @@ class Move(Model):
     """A folder below the source's, whose files the pattern does not find."""
 
 
-class FilesSource(Formatted):
+class FilesSourceSpec(FormattedSourceSpec):
     """Files that grow at their end, or appear."""
 
     page: ClassVar[str] = "files"
@@ -36,7 +36,7 @@ class FilesSource(Formatted):
     complete: ClassVar[str] = "complete record"
     awaited: ClassVar[str] = "the end of a last line, or of a file"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
-    aside: ClassVar[tuple[str, ...]] = (*Formatted.aside, "after_finalize")
+    aside: ClassVar[tuple[str, ...]] = (*FormattedSourceSpec.aside, "after_finalize")
     pattern_of_time: ClassVar[str] = 'a pattern of the file names ("flights-%Y-%m-%d.jsonl")'
 
     type: Literal["files"]
@@ -144,7 +144,7 @@ class FilesSource(Formatted):
         return None
 
 
-DECLARED = (FilesSource,)
+DECLARED = (FilesSourceSpec,)
 
 
 @lru_cache(maxsize=_PATHS_KEPT)

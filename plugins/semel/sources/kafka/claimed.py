@@ -8,9 +8,9 @@ from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, client
 from semel.declare.context import Context
 from semel.errors import ChangedError, SemelError, SourceError
 from semel.model.batch import Claim
-from semel.sources import GIVE_UP, Offer, Partition, Settled
+from semel.sources import GIVE_UP, Offer, Partition, SettledPartition
 from semel.sources.kafka import epochs
-from semel.sources.kafka.epochs import Read
+from semel.sources.kafka.epochs import ReadPosition
 from semel.sources.kafka.messages import first_sizes
 from semel.sources.kafka.topics import Extent, Place, ShownTopics, epoch_of, extents, ids_of
 
@@ -56,7 +56,7 @@ def _check_kept(
 ) -> None:
     # Of claims of one partition the last one's end tells of all: they are of one plan.
     last = {place_of(claim.name): claim for claim in sorted(claims, key=lambda claim: claim.end)}
-    read = {place: Read.of(claim) for place, claim in last.items()}
+    read = {place: ReadPosition.of(claim) for place, claim in last.items()}
     try:
         lost = epochs.lost(cluster, read, there)
     except FileNotFoundError:  # Deleted since it was asked for.
@@ -70,7 +70,7 @@ def check_written(claim: Claim, found: "Sequence[Message]", batch_id: int) -> No
     """SourceError where messages of a claim were written after it was planned. Epochs only grow, so
     the last message tells of all.
     """
-    planned = Read.of(claim).epoch
+    planned = ReadPosition.of(claim).epoch
     written = epoch_of(found[-1].leader_epoch()) if found else None
     if planned is not None and written is not None and written > planned:
         why = f", and another record has the place of the one at {found[-1].offset()} now"
@@ -128,7 +128,7 @@ def _claimed(claim: Claim, batch_id: int) -> str:
 
 def locate(shown: ShownTopics, partitions: Iterable[Partition]) -> list[Partition | None]:
     """As `Source.locate`: a topic's id tells it."""
-    there = {found.identity: found for found in shown.found}
+    there = {found.identity: found for found in shown.items}
     placed: list[Partition | None] = []
     for known in partitions:
         found = there.get(known.identity)
@@ -137,7 +137,7 @@ def locate(shown: ShownTopics, partitions: Iterable[Partition]) -> list[Partitio
 
 
 # Keeps F10.
-def acknowledge(cluster: Cluster, group: str, settled: Sequence[Settled]) -> str | None:
+def acknowledge(cluster: Cluster, group: str, settled: Sequence[SettledPartition]) -> str | None:
     """As `Source.acknowledge`: the offsets of a consumer group, which nobody joins."""
     stay = f"the offsets of consumer group {group!r} stay what they were"
     try:

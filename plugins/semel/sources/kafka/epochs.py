@@ -66,14 +66,14 @@ def judge(lies: Lies, led: Led) -> Proof:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Read:
+class ReadPosition:
     """How far a partition was read, or is claimed, and by which leader that was told."""
 
     end: int
     epoch: int | None
 
     @classmethod
-    def of(cls, read: Partition | Claim) -> "Read":
+    def of(cls, read: Partition | Claim) -> "ReadPosition":
         end = read.reached if isinstance(read, Partition) else read.end
         return cls(end=end, epoch=read.evidence.get("leader_epoch"))
 
@@ -84,7 +84,7 @@ def evidence(topic_id: str, extent: Extent) -> Evidence:
 
 
 def lost(
-    cluster: Cluster, read: Mapping[Place, Read], there: Mapping[Place, Extent]
+    cluster: Cluster, read: Mapping[Place, ReadPosition], there: Mapping[Place, Extent]
 ) -> dict[Place, int]:
     """Of partitions that were read, those that have lost some of it: each with the offset from
     which on it has other records, or none.
@@ -114,7 +114,7 @@ def _led(then: int | None, now: int | None) -> Led:
     return Led.SAME if then == now else Led.OTHER
 
 
-def _ask(cluster: Cluster, read: Mapping[Place, Read]) -> dict[Place, int]:
+def _ask(cluster: Cluster, read: Mapping[Place, ReadPosition]) -> dict[Place, int]:
     """As `lost`. A reader that goes on behind records of an epoch asks the cluster for their end,
     and is sent there where that lies before.
     """

@@ -9,22 +9,22 @@ from semel.clients.kafka.cluster import Cluster
 from semel.declare.context import Context
 from semel.errors import SourceError
 from semel.sources import (
-    Gone,
-    Known,
-    Matched,
+    LostRange,
+    LedgerView,
+    MatchResult,
     Offer,
     Partition,
     Refusal,
     Window,
-    Word,
+    Acceptance,
 )
 from semel.sources.kafka import epochs
 from semel.sources.kafka.edges import Edges, find_edges
-from semel.sources.kafka.epochs import Read
+from semel.sources.kafka.epochs import ReadPosition
 from semel.sources.kafka.topics import FoundPartition, Place, ShownTopics
 
 
-class Held(StrEnum):
+class LedgerMatch(StrEnum):
     """What the ledger holds of a partition that a cluster shows."""
 
     NOTHING = "nothing"
@@ -36,7 +36,7 @@ class Held(StrEnum):
     """Its name is open, under the id of an earlier topic of that name."""
 
 
-class Does(StrEnum):
+class TopicDecision(StrEnum):
     """What a plan does with it."""
 
     BEGIN = "begin"
@@ -48,20 +48,20 @@ class Does(StrEnum):
 
 
 # Keeps KS2.
-def judge(held: Held, topic_known: bool, lost: bool) -> Does:
+def judge(held: LedgerMatch, topic_known: bool, lost: bool) -> TopicDecision:
     """The decision table: all sixteen cases.
 
     `lost`: it lost records that were read, so that their offsets are given to others.
     """
     match held, topic_known, lost:
-        case Held.NOTHING, False, _:
-            return Does.BEGIN
-        case Held.NOTHING, True, _:
-            return Does.JOIN
-        case ((Held.OPEN | Held.CLOSED), _, False):
-            return Does.GO_ON
+        case LedgerMatch.NOTHING, False, _:
+            return TopicDecision.BEGIN
+        case LedgerMatch.NOTHING, True, _:
+            return TopicDecision.JOIN
+        case ((LedgerMatch.OPEN | LedgerMatch.CLOSED), _, False):
+            return TopicDecision.GO_ON
         case _:
-            return Does.REFUSE
+            return TopicDecision.REFUSE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,22 +72,22 @@ class PartitionOffer(Offer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class JudgedPartition:
     """A partition of a topic, the source partition that it is or was, and what a plan does.
 
     `lost`: the offset from which on the cluster has lost what was read, if it has.
     """
 
     found: FoundPartition
-    held: Held
+    held: LedgerMatch
     known: Partition | None
     lost: int | None
-    does: Does
+    does: TopicDecision
 
 
 def match(
-    context: Context, cluster: Cluster, shown: ShownTopics, known: Known, window: Window
-) -> Matched:
+    context: Context, cluster: Cluster, shown: ShownTopics, known: LedgerView, window: Window
+) -> MatchResult:
     """As `Source.match`."""
     judged = judge_all(cluster, known)
     edges = None
@@ -96,34 +96,34 @@ def match(
         edges = find_edges(cluster, [one.found for one in judged], window, before)
     offers, begun, refused = [], [], []
     for one in judged:
-        if one.does is Does.REFUSE:
+        if one.does is TopicDecision.REFUSE:
             refused.append(_refused(context, one))
             continue
         offer = offer_of(one, edges)
         if one.known is None:
             begun.append(offer)
-        if one.does is Does.JOIN and one.found.low:
+        if one.does is TopicDecision.JOIN and one.found.low:
             refused.append(_joined_late(one.found))
         else:
             offers.append(offer)
-    there = {item.identity for item in shown.found}
-    named = {item.name for item in shown.found}
+    there = {item.identity for item in shown.items}
+    named = {item.name for item in shown.items}
     gone = [
-        Gone(partition=k, seen=max(k.seen, k.reached))
+        LostRange(partition=k, seen=max(k.seen, k.reached))
         for k in known.partitions
         # One whose name has another topic now waits for a person's word.
         if k.identity not in there and k.name not in named
     ]
-    return Matched(offers=offers, refused=refused, gone=gone, begun=begun)
+    return MatchResult(offers=offers, refused=refused, lost=gone, begun=begun)
 
 
 def word(
-    context: Context, cluster: Cluster, known: Known, name: str,
+    context: Context, cluster: Cluster, known: LedgerView, name: str,
     *, same: bool, start: int, is_open: bool,
-) -> Word | None:
+) -> Acceptance | None:
     """As `Source.accept`."""
     one = next((one for one in judge_all(cluster, known) if one.found.name == name), None)
-    if one is None or one.does is not Does.REFUSE:
+    if one is None or one.does is not TopicDecision.REFUSE:
         if is_open and not same:
             return None
         raise SourceError(
@@ -134,7 +134,7 @@ def word(
     found = one.found
     if same:
         raise _not_same(context, one)
-    if one.held is not Held.OTHER:
+    if one.held is not LedgerMatch.OTHER:
         # Keeps A3. What was read before that offset is there still, and is not read twice.
         start = start or one.lost
     if start and not found.low <= start <= found.end:
@@ -142,16 +142,16 @@ def word(
             f"no record of {name!r} is at offset {start}: those from {found.low} to {found.end} "
             "can be read"
         )
-    offer = offer_of(replace(one, known=None, does=Does.BEGIN), None)
+    offer = offer_of(replace(one, known=None, does=TopicDecision.BEGIN), None)
     if start:
         offer = replace(offer, start=start, reason="repeated")
-    return Word(offer=offer, ended=[one.known])
+    return Acceptance(offer=offer, ended=[one.known])
 
 
-def _not_same(context: Context, one: Judged) -> SourceError:
+def _not_same(context: Context, one: JudgedPartition) -> SourceError:
     name, option = one.found.name, ""
     what = f"{name!r} cannot go on where it was read to: its offsets"
-    if one.held is not Held.OTHER:
+    if one.held is not LedgerMatch.OTHER:
         what, option = f"{what} from offset {one.lost} on", f"--from {one.lost}"
     return SourceError(
         f"{what} are given to other records now; accept these as a new generation instead",
@@ -159,14 +159,14 @@ def _not_same(context: Context, one: Judged) -> SourceError:
     )
 
 
-def judge_all(cluster: Cluster, known: Known) -> list[Judged]:
+def judge_all(cluster: Cluster, known: LedgerView) -> list[JudgedPartition]:
     """What a plan does with each partition that is not as it was, or not read to its end."""
     held = _held(known, known.unsettled)
-    ours = {i: p for i, (h, p, _) in held.items() if h in (Held.OPEN, Held.CLOSED)}
-    read = {item.place: Read.of(partition) for item, partition in ours.items()}
+    ours = {i: p for i, (h, p, _) in held.items() if h in (LedgerMatch.OPEN, LedgerMatch.CLOSED)}
+    read = {item.place: ReadPosition.of(partition) for item, partition in ours.items()}
     lost = epochs.lost(cluster, read, {item.place: item.extent for item in ours})
     return [
-        Judged(
+        JudgedPartition(
             found=item,
             held=state,
             known=partition,
@@ -178,8 +178,8 @@ def judge_all(cluster: Cluster, known: Known) -> list[Judged]:
 
 
 def _held(
-    known: Known, unsettled: list[FoundPartition]
-) -> dict[FoundPartition, tuple[Held, Partition | None, bool]]:
+    known: LedgerView, unsettled: list[FoundPartition]
+) -> dict[FoundPartition, tuple[LedgerMatch, Partition | None, bool]]:
     """What the ledger holds of each, and whether it knows another part of its topic.
 
     Closed partitions are asked for, and topics only where one of their partitions is new.
@@ -197,28 +197,28 @@ def _held(
     for found in unsettled:
         mine = by_identity.get(found.identity)
         if mine is not None:
-            held[found] = Held.OPEN, mine, True
+            held[found] = LedgerMatch.OPEN, mine, True
         elif found.identity in closed:
-            held[found] = Held.CLOSED, closed[found.identity], True
+            held[found] = LedgerMatch.CLOSED, closed[found.identity], True
         elif found.name in by_name:
-            held[found] = Held.OTHER, by_name[found.name], False
+            held[found] = LedgerMatch.OTHER, by_name[found.name], False
         else:
-            held[found] = Held.NOTHING, None, found.topic_id in topics
+            held[found] = LedgerMatch.NOTHING, None, found.topic_id in topics
     return held
 
 
-def _reached(judged: list[Judged], known: Known, until: datetime) -> dict[Place, int]:
+def _reached(judged: list[JudgedPartition], known: LedgerView, until: datetime) -> dict[Place, int]:
     """How far batches of intervals that ended by a time have come in each partition."""
     places = {
         one.known.source_partition_id: (one.found.topic, one.found.partition)
         for one in judged
-        if one.does is Does.GO_ON
+        if one.does is TopicDecision.GO_ON
     }
     found = known.rows("kafka", "reached", until=until, partitions=list(places))
     return {places[r["source_partition_id"]]: r["reached"] for r in found}
 
 
-def offer_of(one: Judged, edges: Edges | None) -> PartitionOffer:
+def offer_of(one: JudgedPartition, edges: Edges | None) -> PartitionOffer:
     """What may be read of a partition, in a window."""
     found, known = one.found, one.known
     since, end = 0, found.end
@@ -228,7 +228,7 @@ def offer_of(one: Judged, edges: Edges | None) -> PartitionOffer:
             else min(edge[found.topic, found.partition], found.end)
             for edge in edges
         )  # fmt: skip
-    begins = one.does is Does.BEGIN
+    begins = one.does is TopicDecision.BEGIN
     return PartitionOffer(
         name=found.name,
         identity=found.identity,
@@ -249,10 +249,10 @@ def offer_of(one: Judged, edges: Edges | None) -> PartitionOffer:
     )
 
 
-def _refused(context: Context, one: Judged) -> Refusal:
+def _refused(context: Context, one: JudgedPartition) -> Refusal:
     found, known = one.found, one.known
     number = f"partition {known.source_partition_id}, generation {known.generation}"
-    if one.held is Held.OTHER:
+    if one.held is LedgerMatch.OTHER:
         return Refusal(
             name=found.name,
             reason="recreated",
@@ -287,7 +287,7 @@ def _joined_late(found: FoundPartition) -> Refusal:
     )
 
 
-def gone(context: Context, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
+def gone(context: Context, gone: LostRange, spans: list[tuple[int, int]]) -> Refusal:
     """As `Source.gone`."""
     known = gone.partition
     shown = ", ".join(f"{start} to {end}" for start, end in spans)

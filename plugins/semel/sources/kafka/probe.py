@@ -8,7 +8,7 @@ from semel.clients.kafka.registry import Registry
 from semel.declare.context import Context
 from semel.declare.wording import count
 from semel.errors import SourceError
-from semel.sources import Look
+from semel.sources import ExecutorCheck
 from semel.sources.kafka.avro import id_of
 from semel.sources.kafka.topics import discover, ids_of, is_missing
 
@@ -21,23 +21,23 @@ _REMEDY = (
 )
 
 
-def probe(context: Context, cluster: Cluster) -> tuple[str, Look]:
+def probe(context: Context, cluster: Cluster) -> tuple[str, ExecutorCheck]:
     """As `Source.probe`. Executors are to read a message of each topic too."""
     shown = discover(cluster, context.declared)
     if shown.missing:
         raise SourceError(
             f"{cluster} has no topic {', '.join(shown.missing)}, or its user may not see it"
         )
-    names = tuple(sorted({one.topic for one in shown.found}))
+    names = tuple(sorted({one.topic for one in shown.items}))
     declared = context.declared.registry
     values = cluster.connection, cluster.servers, names, declared
     look(*values)
     topics = count(len(names), "topic")
     told = (
-        f"{count(len(shown.found), 'partition')} of {topics} of {context.name} in {cluster}: a "
+        f"{count(len(shown.items), 'partition')} of {topics} of {context.name} in {cluster}: a "
         "message of each topic was read, or it has none"
     ) + (f"; {Registry.of(declared)} answers" if declared else "")
-    return told, Look("topics", __name__, values, f"{topics} read", _REMEDY)
+    return told, ExecutorCheck("topics", __name__, values, f"{topics} read", _REMEDY)
 
 
 def look(

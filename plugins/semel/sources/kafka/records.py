@@ -14,7 +14,7 @@ from semel.declare.context import Context
 from semel.formats.records import OFFSET, Block
 from semel.formats.selection import Selection
 from semel.sources.kafka.avro import Avro
-from semel.sources.kafka.spec import KafkaSource
+from semel.sources.kafka.spec import KafkaSourceSpec
 from semel.sources.messages import ALL
 from semel.sources.values import Values, lines_of
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 
-class Records:
+class MessageBlocks:
     """Turns the messages of one split into blocks, in one pass."""
 
     def __init__(self, context: Context, name: str) -> None:
         """`name`: the partition that they are of."""
-        self._source: KafkaSource = context.declared
+        self._source: KafkaSourceSpec = context.declared
         self._values = Values(context)
         registry = Registry.of(self._source.registry)
         self._avro = Avro(registry, name, context.limits.unknown_schemas_max) if registry else None

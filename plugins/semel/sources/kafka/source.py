@@ -13,22 +13,22 @@ from semel.declare.context import Context
 from semel.model.batch import Claim
 from semel.sources import (
     Evidence,
-    Gone,
-    Known,
-    Look,
-    Matched,
+    LostRange,
+    LedgerView,
+    ExecutorCheck,
+    MatchResult,
     Offer,
     Partition,
     Refusal,
-    Settled,
+    SettledPartition,
     Source,
     Window,
-    Word,
+    Acceptance,
 )
 from semel.sources.kafka import claimed, epochs, matching, probe, topics
 from semel.sources.kafka.matching import PartitionOffer
 from semel.sources.kafka.messages import first_time, messages
-from semel.sources.kafka.records import Records
+from semel.sources.kafka.records import MessageBlocks
 from semel.sources.kafka.topics import ShownTopics
 
 if TYPE_CHECKING:
@@ -60,25 +60,34 @@ class KafkaSource(Source):
     def discover(self) -> ShownTopics:
         return topics.discover(self.cluster, self.context.declared)
 
-    def match(self, shown: ShownTopics, known: Known, window: Window) -> Matched:
+    def match(self, shown: ShownTopics, known: LedgerView, window: Window) -> MatchResult:
         return matching.match(self.context, self.cluster, shown, known, window)
 
-    def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
+    def refuse_lost(self, gone: LostRange, spans: list[tuple[int, int]]) -> Refusal:
         return matching.gone(self.context, gone, spans)
 
     # Keeps P6.
-    def stop(self, offer: PartitionOffer, start: int, end: int, room: int, *, first: bool) -> int:
+    def last_record_end(
+        self, offer: PartitionOffer, start: int, end: int, room: int, *, first: bool
+    ) -> int:
         return min(end, start + max(room, 1 if first else 0))
 
-    def room(self, offers: Sequence[Offer]) -> int:
+    def capacity(self, offers: Sequence[Offer]) -> int:
         return claimed.room(self.context, self.cluster, offers)
 
     def evidence(self, offer: PartitionOffer, end: int) -> Evidence:
         return epochs.evidence(offer.found.topic_id, offer.found.extent)
 
     def accept(
-        self, shown: ShownTopics, known: Known, name: str, *, same: bool, start: int, is_open: bool
-    ) -> Word | None:
+        self,
+        shown: ShownTopics,
+        known: LedgerView,
+        name: str,
+        *,
+        same: bool,
+        start: int,
+        is_open: bool,
+    ) -> Acceptance | None:
         place = self.context, self.cluster, known, name
         return matching.word(*place, same=same, start=start, is_open=is_open)
 
@@ -91,7 +100,7 @@ class KafkaSource(Source):
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
         claimed.check(self.cluster, claims, batch_id)
 
-    def acknowledge(self, settled: Sequence[Settled]) -> str | None:
+    def acknowledge(self, settled: Sequence[SettledPartition]) -> str | None:
         return claimed.acknowledge(self.cluster, self.context.declared.consumer_group, settled)
 
     def read(
@@ -103,7 +112,7 @@ class KafkaSource(Source):
             claimed.check_topic(self.cluster, split.claim, batch_id)
 
         still()
-        with closing(Records(self.context, split.claim.name)) as records:
+        with closing(MessageBlocks(self.context, split.claim.name)) as records:
             for chunk in messages(self.cluster, topic, partition, split.start, split.end, still):
                 claimed.check_written(split.claim, chunk, batch_id)
                 yield records.block(chunk, selection)
@@ -115,5 +124,5 @@ class KafkaSource(Source):
     def records_max(self, split: "Split", batch_id: int) -> int | None:
         return split.end - split.start
 
-    def probe(self) -> tuple[str, Look]:
+    def probe(self) -> tuple[str, ExecutorCheck]:
         return probe.probe(self.context, self.cluster)

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from semel.clients.kafka.connection import brokers
 from semel.declare.parts import RESERVED_PREFIX, OnRefused, Text, twice
 from semel.declare.place import TOPIC, Location, reached
-from semel.sources.messages import CONNECTION, TEXT, Messages
+from semel.sources.messages import CONNECTION, TEXT, MessagesSpec
 
 _MARK, _NO_DOT = "[A-Za-z0-9._-]", "[A-Za-z0-9_-]"
 TOPIC_NAME = rf"^({_NO_DOT}{_MARK}?|\.{_NO_DOT}|{_MARK}{{3,249}})$"
@@ -20,7 +20,7 @@ REGISTRY = r"^([A-Za-z_][A-Za-z0-9_]*|https?://[^\s/?#@,]+(/[^\s?#@,]*)?)$"
 """The name of a connection, or a URL without a login: that belongs into a connection."""
 
 
-class KafkaSource(Messages):
+class KafkaSourceSpec(MessagesSpec):
     """The messages of topics of a Kafka cluster."""
 
     unit: ClassVar[str] = "offsets"
@@ -33,7 +33,7 @@ class KafkaSource(Messages):
     awaited: ClassVar[str] = "open transactions"
     streams: ClassVar[bool] = True
     aside: ClassVar[tuple[str, ...]] = (
-        *Messages.aside, "connection", "bootstrap_servers", "registry", "consumer_group"
+        *MessagesSpec.aside, "connection", "bootstrap_servers", "registry", "consumer_group"
     )  # fmt: skip
     way: ClassVar[tuple[str, ...]] = ("connection", "bootstrap_servers")
     in_json: ClassVar[tuple[str, ...]] = ("json", "avro")
@@ -162,4 +162,4 @@ class KafkaSource(Messages):
             yield ("registry",), f"has no meaning with value: {self.value}; leave it out"
 
 
-DECLARED = (KafkaSource,)
+DECLARED = (KafkaSourceSpec,)

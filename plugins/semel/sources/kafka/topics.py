@@ -15,8 +15,8 @@ from semel.clients.kafka.cluster import (
     of,
     offsets_of,
 )
-from semel.sources import Refusal, Shown
-from semel.sources.kafka.spec import KafkaSource
+from semel.sources import Refusal, SourceListing
+from semel.sources.kafka.spec import KafkaSourceSpec
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -87,14 +87,14 @@ class FoundPartition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownTopics(Shown):
+class ShownTopics(SourceListing):
     """All partitions of the topics that are there; `missing`: declared ones that are not."""
 
-    found: list[FoundPartition]
+    items: list[FoundPartition]
     missing: tuple[str, ...]
 
 
-def discover(cluster: Cluster, source: KafkaSource) -> ShownTopics:
+def discover(cluster: Cluster, source: KafkaSourceSpec) -> ShownTopics:
     """As `Source.discover`. UnavailableError, TerminalError: see cluster.meaning."""
     with cluster.admin() as admin:
         names = source.topics or _matching(admin, source.pattern)
@@ -120,7 +120,7 @@ def discover(cluster: Cluster, source: KafkaSource) -> ShownTopics:
         )
         for name in missing
     ]
-    return ShownTopics(found=found, refused=refused, missing=missing)
+    return ShownTopics(items=found, refused=refused, missing=missing)
 
 
 def _matching(admin: "AdminClient", pattern: str) -> list[str]:

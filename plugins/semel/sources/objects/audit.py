@@ -19,15 +19,15 @@ from semel.errors import CorruptionError, SourceError
 from semel.formats.table import source_format
 from semel.model.batch import Claim
 from semel.sources.files.audit import header_of, lines
-from semel.sources.objects.spec import ObjectsSource
-from semel.sources.reread import Auditor, GoneError, Lines, csv_of, in_order
-from semel.sources.sealed.audit import Parts
+from semel.sources.objects.spec import ObjectsSourceSpec
+from semel.sources.reread import Auditor, RecordsLostError, ClaimedRecords, csv_of, in_order
+from semel.sources.sealed.audit import ClaimedParts
 
 _CHUNK_BYTES = 8 << 20
 _EVIDENCE = {"bytes": int, "etag": str, "content": str}
 
 
-def opened(source: ObjectsSource, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:  # noqa: ARG001
+def opened(source: ObjectsSourceSpec, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:  # noqa: ARG001
     """What fetches claimed objects from where their batches declare."""
     return closing(_Objects())
 
@@ -37,7 +37,7 @@ class _Objects(Auditor):
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="semel-audit-")
-        self._parts = Parts(list)
+        self._parts = ClaimedParts(list)
 
     def close(self) -> None:
         """End what was opened to read."""
@@ -45,8 +45,8 @@ class _Objects(Auditor):
         self._folder.cleanup()
 
     def read(
-        self, claim: Claim, batch: int, source: ObjectsSource, record_id: Collection[str]
-    ) -> tuple[tuple[str, ...], Iterator[Lines]]:
+        self, claim: Claim, batch: int, source: ObjectsSourceSpec, record_id: Collection[str]
+    ) -> tuple[tuple[str, ...], Iterator[ClaimedRecords]]:
         if {key: type(claim.evidence.get(key)) for key in _EVIDENCE} != _EVIDENCE:
             raise CorruptionError(f"the claim of {claim.name!r} has no evidence of an object")
         size = claim.evidence["bytes"]
@@ -62,7 +62,7 @@ class _Objects(Auditor):
         header = header_of(str(path), csv) if csv else in_order(source)
         return header, _removing(path, lines(batch, claim, str(path), csv, to_end=packed))
 
-    def _fetched(self, claim: Claim, source: ObjectsSource, *spans: tuple[int, int]) -> Path:
+    def _fetched(self, claim: Claim, source: ObjectsSourceSpec, *spans: tuple[int, int]) -> Path:
         """A file with these bytes of an object at their places, all else a hole; unpacked, where
         it is zstd.
         """
@@ -80,7 +80,7 @@ class _Objects(Auditor):
                         raise SourceError(f"{claim.name!r} ends at byte {file.tell()}, not {high}")
         except FileNotFoundError as error:
             if error.errno == errno.ENOENT:
-                raise GoneError(f"{claim.name!r} was deleted from {source.url}") from error
+                raise RecordsLostError(f"{claim.name!r} was deleted from {source.url}") from error
             raise SourceError(f"{claim.name!r} is another object than was read") from error
         return _unpacked(path, claim) if claim.name.endswith(".zst") else path
 
@@ -99,7 +99,7 @@ def _unpacked(path: Path, claim: Claim) -> Path:
     return content
 
 
-def _removing(path: Path, pieces: Iterator[Lines]) -> Iterator[Lines]:
+def _removing(path: Path, pieces: Iterator[ClaimedRecords]) -> Iterator[ClaimedRecords]:
     """The same; the file goes at the end, so that one object at a time is on disk."""
     try:
         yield from pieces

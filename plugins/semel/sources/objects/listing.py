@@ -13,13 +13,13 @@ from semel.clients.objects import Object, Store
 from semel.declare.context import Context
 from semel.errors import TerminalError
 from semel.formats.table import source_format
-from semel.sources import PRIVATE, TABLE_LOG, Refusal, in_table
+from semel.sources import PRIVATE, TABLE_LOG, Refusal, delta_table_error
 from semel.sources.sealed.matching import refusal
-from semel.sources.sealed.parts import Listing, Part
+from semel.sources.sealed.parts import PartListing, SealedPart
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectPart(Part):
+class ObjectPart(SealedPart):
     """An object as it was listed. `etag`: what each read of it names. `doubtful`: the last plan
     refused it.
     """
@@ -30,7 +30,7 @@ class ObjectPart(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scope:
+class KeyScope:
     """Which keys are listed. `folders`: those below one of these; None: all. `after`: those that
     are greater; None: all.
     """
@@ -50,7 +50,7 @@ _COLUMNS = pa.schema({
 _ROWS_AT_ONCE, _PAGES_AT_ONCE = 10_000, 50
 
 
-class Parts(Sequence[ObjectPart]):
+class ObjectParts(Sequence[ObjectPart]):
     """Listed objects as columns, in their order: a million take 150 MB so, not a gigabyte, and most
     are settled, so that nobody asks for more than how they look.
     """
@@ -90,28 +90,28 @@ class Parts(Sequence[ObjectPart]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectListing(Listing):
+class ObjectListing(PartListing):
     """The objects of a scope, oldest first; with source.ordered by their keys."""
 
-    found: Parts
-    scope: Scope
+    items: ObjectParts
+    scope: KeyScope
 
-    def looks(self) -> Iterator[str]:
+    def signatures(self) -> Iterator[str]:
         """By the columns."""
-        return self.found.looks()
+        return self.items.looks()
 
     def at(self, places: list[int]) -> list[ObjectPart]:
-        return self.found.some(pa.array(places, pa.uint64()))
+        return self.items.some(pa.array(places, pa.uint64()))
 
     def shows(self, names: Collection[str]) -> set[str]:
         """Which of these are shown."""
         asked = pa.array(names, pa.large_string())
-        found = self.found.names.filter(pc.is_in(self.found.names, asked))
+        found = self.items.names.filter(pc.is_in(self.items.names, asked))
         return {*found.to_pylist(), *(refused.name for refused in self.refused)}
 
 
 # Keeps OB3.
-def list_objects(context: Context, store: Store, scope: Scope) -> ObjectListing:
+def list_objects(context: Context, store: Store, scope: KeyScope) -> ObjectListing:
     """Errors as of `Store.list`. TerminalError: two objects have one key, or one has no etag."""
     declared, refused = context.declared, []
     pages: list[pa.RecordBatch] = []
@@ -146,8 +146,8 @@ def list_objects(context: Context, store: Store, scope: Scope) -> ObjectListing:
     _check_once(declared.url, whole[0])
     if source_format(declared.format).sealed:
         _check_tables(context, whole[0], {*tables, *_tables_above(store, scope)})
-    found = Parts(table, ("name",) if declared.ordered else ("modified", "name"))
-    return ObjectListing(found=found, refused=refused, complete=True, scope=scope)
+    found = ObjectParts(table, ("name",) if declared.ordered else ("modified", "name"))
+    return ObjectListing(items=found, refused=refused, complete=True, scope=scope)
 
 
 # Keeps P32.
@@ -156,12 +156,12 @@ def _check_tables(context: Context, names: pa.Array, tables: set[str]) -> None:
     for table in sorted(tables):
         below = pc.any(pc.starts_with(names, f"{table}/".removeprefix("/"))).as_py()
         if below:
-            raise in_table(context.declared.url.rstrip("/") + table)
+            raise delta_table_error(context.declared.url.rstrip("/") + table)
 
 
-def _tables_above(store: Store, scope: Scope) -> Iterator[str]:
+def _tables_above(store: Store, scope: KeyScope) -> Iterator[str]:
     """The Delta tables in which a scope lies, or whose log it does not list."""
-    if scope == Scope():
+    if scope == KeyScope():
         return
     folders = {f"/{folder}" for folder in scope.folders or ()}
     above = {folder[:at] for folder in folders for at, sign in enumerate(folder) if sign == "/"}
@@ -186,7 +186,7 @@ def _is_read(found: Object, pattern: str) -> bool:
     return bool(found.size) and not private and fnmatchcase(found.key, pattern)
 
 
-def _without_time(part: Part, rule: str) -> Refusal:
+def _without_time(part: SealedPart, rule: str) -> Refusal:
     why = f"its key does not follow {rule!r}, so it has no interval; narrow source.pattern"
     return refusal(part, "interval", why)
 

@@ -11,20 +11,20 @@ from typing import Protocol
 
 from semel.errors import SourceError
 from semel.sources import (
-    Gone,
-    Known,
-    Matched,
+    LostRange,
+    LedgerView,
+    MatchResult,
     Partition,
     Refusal,
     Window,
-    Word,
+    Acceptance,
     accept_command,
     in_window,
 )
 from semel.sources.objects.listing import ObjectListing, ObjectPart
 from semel.sources.sealed.matching import (
-    Does,
-    Own,
+    PartDecision,
+    NameMatch,
     Twin,
     by_name,
     judge,
@@ -51,21 +51,21 @@ class OpensObjects(Opens, Protocol):
 class _Judged:
     part: ObjectPart
     held: Partition | None
-    own: Own
+    own: NameMatch
 
     # Keeps OB1.
     @property
     def is_replaced(self) -> bool:
         """Whether a person decides, by the table of sealed parts. A copy is another object."""
-        return judge(self.own, Twin.NONE, by_position=True) is Does.CHANGED
+        return judge(self.own, Twin.NONE, by_position=True) is PartDecision.CHANGED
 
     @property
     def is_read(self) -> bool:
         """Whether all of it is claimed, so that nobody opens it again."""
-        return self.own is Own.SAME and self.held.reached >= self.held.seen > 0
+        return self.own is NameMatch.SAME and self.held.reached >= self.held.seen > 0
 
 
-def _judged(known: Known, parts: list[ObjectPart]) -> list[_Judged]:
+def _judged(known: LedgerView, parts: list[ObjectPart]) -> list[_Judged]:
     """Each part, with the partition of its key and what the ledger knows under that."""
     held = by_name(known, parts)
     return [
@@ -74,17 +74,17 @@ def _judged(known: Known, parts: list[ObjectPart]) -> list[_Judged]:
     ]
 
 
-def _own(part: ObjectPart, held: Partition | None) -> Own:
+def _own(part: ObjectPart, held: Partition | None) -> NameMatch:
     if held is None:
-        return Own.FREE
+        return NameMatch.FREE
     if held.fingerprint == part.fingerprint:
-        return Own.SAME
-    return Own.OTHER if held.reached else Own.UNREAD
+        return NameMatch.SAME
+    return NameMatch.OTHER if held.reached else NameMatch.UNREAD
 
 
 def match(
-    source: OpensObjects, shown: ObjectListing, known: Known, window: Window, look: Look
-) -> Matched:
+    source: OpensObjects, shown: ObjectListing, known: LedgerView, window: Window, look: Look
+) -> MatchResult:
     """As `Source.match`."""
     offers, refused, begun = [], [], []
     judged = _judged(known, known.unsettled)
@@ -108,11 +108,11 @@ def match(
                 begun.append(offers[-1])
         elif one.held is not None:
             offers.append(_as_it_was(source, one))
-    return Matched(offers=offers, refused=refused, gone=_gone(shown, known), begun=begun)
+    return MatchResult(offers=offers, refused=refused, lost=_gone(shown, known), begun=begun)
 
 
 # Keeps OB3.
-def _gone(shown: ObjectListing, known: Known) -> list[Gone]:
+def _gone(shown: ObjectListing, known: LedgerView) -> list[LostRange]:
     """The partitions that were not read to their end, of keys that would be listed if they were
     there. And those of other keys, or deleted ones, of which all is finalized: plans need not see
     them any more.
@@ -125,12 +125,12 @@ def _gone(shown: ObjectListing, known: Known) -> list[Gone]:
         if k.settled and k.reached >= k.seen:
             over.append(k)
         elif k.name in shown.scope:
-            gone.append(Gone(partition=k, seen=max(k.seen, k.reached)))
+            gone.append(LostRange(partition=k, seen=max(k.seen, k.reached)))
     if over:
         asked = [k.source_partition_id for k in over]
         finalized = {r["id"] for r in known.rows("objects", "finalized", partitions=asked)}
         gone += [
-            Gone(partition=k, seen=k.seen) for k in over if k.source_partition_id in finalized
+            LostRange(partition=k, seen=k.seen) for k in over if k.source_partition_id in finalized
         ]
     return gone
 
@@ -145,18 +145,18 @@ def _offer_of(source: OpensObjects, looked: Looked, held: Partition | None) -> P
 
 def _as_it_was(source: OpensObjects, one: _Judged) -> PartOffer:
     """An object that is read, or whose time is another one: nothing of it may be read now."""
-    rows = one.held.seen if one.own is Own.SAME else one.held.reached
+    rows = one.held.seen if one.own is NameMatch.SAME else one.held.reached
     looked = Looked(part=one.part, length=one.part.length, rows=rows)
     offer = _offer_of(source, looked, one.held)
-    if one.own is not Own.SAME:  # It was never opened: the next plan looks at it again.
+    if one.own is not NameMatch.SAME:  # It was never opened: the next plan looks at it again.
         offer = replace(offer, fingerprint=one.held.fingerprint, evidence={}, settled=False)
     return replace(offer, end=rows if one.is_read else 0)
 
 
 def word(
-    source: OpensObjects, known: Known, name: str, look: Look,
+    source: OpensObjects, known: LedgerView, name: str, look: Look,
     *, same: bool, start: int, is_open: bool,
-) -> Word | None:
+) -> Acceptance | None:
     """As `Source.accept`."""
     pipeline = source.context.name
     judged = _judged(known, [part for part in known.unsettled if part.name == name])

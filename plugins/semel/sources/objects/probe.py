@@ -2,8 +2,8 @@
 
 from semel.clients.objects import Store
 from semel.declare.context import Context
-from semel.sources import Look
-from semel.sources.objects.listing import Parts
+from semel.sources import ExecutorCheck
+from semel.sources.objects.listing import ObjectParts
 
 _REMEDY = (
     "install semel[objects] there, let it reach the store, and export the connection's variable "
@@ -11,13 +11,13 @@ _REMEDY = (
 )
 
 
-def probe(context: Context, found: Parts) -> tuple[str, Look]:
+def probe(context: Context, found: ObjectParts) -> tuple[str, ExecutorCheck]:
     """As `Source.probe`. Executors are to list the store, and to read its newest object."""
     declared, newest = context.declared, found[-1:]
     told = f"{len(found)} objects of {context.name} in {declared.url}"
     values = declared.url, declared.connection, [(part.name, part.etag) for part in newest]
     right = f"{declared.url}{', and its newest object' if newest else ''}"
-    return told, Look("source", __name__, values, right, _REMEDY)
+    return told, ExecutorCheck("source", __name__, values, right, _REMEDY)
 
 
 def look(url: str, connection: str | None, newest: list[tuple[str, str]]) -> None:

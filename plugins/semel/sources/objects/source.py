@@ -21,13 +21,22 @@ from semel.errors import ChangedError, LimitError, SourceError
 from semel.formats import declared as formats
 from semel.formats.table import source_format
 from semel.model.batch import Claim
-from semel.sources import Evidence, Known, Look, Matched, Partition, RefusedError, Window, Word
+from semel.sources import (
+    Evidence,
+    LedgerView,
+    ExecutorCheck,
+    MatchResult,
+    Partition,
+    RefusedError,
+    Window,
+    Acceptance,
+)
 from semel.sources.objects import matching, probe
 from semel.sources.objects.content import ObjectContent, packing, unpacked
 from semel.sources.objects.listing import (
     ObjectListing,
     ObjectPart,
-    Scope,
+    KeyScope,
     list_objects,
     part_of,
 )
@@ -63,7 +72,7 @@ class Objects(NamedSource):
     """`source: {type: objects}`. `scope`: what `discover` lists."""
 
     context: Context
-    scope: Scope = field(default_factory=Scope)
+    scope: KeyScope = field(default_factory=KeyScope)
 
     @property
     def split_size(self) -> int:  # type: ignore[override]
@@ -82,29 +91,29 @@ class Objects(NamedSource):
         return self.context.declared.opened_store()
 
     # Keeps OB4.
-    def narrowed(self, window: Window, rows: Callable[..., list[Any]]) -> "Objects":
+    def narrow(self, window: Window, rows: Callable[..., list[Any]]) -> "Objects":
         declared = self.context.declared
         if window is not None:
             folders = declared.times.folders(*window)
             if folders is not None:
                 refused = {r["name"].rpartition("/")[0] for r in rows("objects", "refused")}
                 folders = outermost({*folders, *refused})
-            return replace(self, scope=Scope(folders=folders))
+            return replace(self, scope=KeyScope(folders=folders))
         if declared.ordered:
             (found,) = rows("objects", "begin")
-            return replace(self, scope=Scope(after=found["name"]))
+            return replace(self, scope=KeyScope(after=found["name"]))
         return self
 
     def discover(self) -> ObjectListing:
         return list_objects(self.context, self._store(), self.scope)
 
-    def match(self, shown: ObjectListing, known: Known, window: Window) -> Matched:
+    def match(self, shown: ObjectListing, known: LedgerView, window: Window) -> MatchResult:
         return matching.match(self, shown, known, window, self._look_at)
 
     def accept(
-        self, shown: ObjectListing, known: Known, name: str, *, same: bool, start: int,  # noqa: ARG002
+        self, shown: ObjectListing, known: LedgerView, name: str, *, same: bool, start: int,  # noqa: ARG002
         is_open: bool,
-    ) -> Word | None:  # fmt: skip
+    ) -> Acceptance | None:  # fmt: skip
         return matching.word(
             self, known, name, self._look_at, same=same, start=start, is_open=is_open
         )
@@ -130,9 +139,9 @@ class Objects(NamedSource):
                 return found
             looked = parquet.looked(self.context, part, file, file.at)
             if looked is None:
-                raise parquet.Unusable("damaged", "it has no footer; replace the object")
+                raise parquet.UnreadablePartError("damaged", "it has no footer; replace the object")
             return looked
-        except parquet.Unusable as error:
+        except parquet.UnreadablePartError as error:
             why = error.args
         except FileNotFoundError:
             if not self._store().ends_in_slash(part.name):
@@ -176,13 +185,17 @@ class Objects(NamedSource):
                 pass  # Stage says so, with the claim.
         return super().evidence(offer, end)
 
-    def room(self, offers: Sequence[PartOffer]) -> int:
-        return super().room(offers) if self._of_rows else self.context.limits.bytes_per_batch_max
+    def capacity(self, offers: Sequence[PartOffer]) -> int:
+        return (
+            super().capacity(offers) if self._of_rows else self.context.limits.bytes_per_batch_max
+        )
 
     # Keeps P6.
-    def stop(self, offer: PartOffer, start: int, end: int, room: int, *, first: bool) -> int:
+    def last_record_end(
+        self, offer: PartOffer, start: int, end: int, room: int, *, first: bool
+    ) -> int:
         if self._of_rows:
-            return super().stop(offer, start, end, room, first=first)
+            return super().last_record_end(offer, start, end, room, first=first)
         if end - start <= room:
             return end
         if offer.whole and first:
@@ -286,7 +299,7 @@ class Objects(NamedSource):
         except OSError as error:
             raise claims.unreadable(self, claim, batch_id, error) from error
 
-    def joins(self, claim: Claim) -> bool:
+    def can_join(self, claim: Claim) -> bool:
         """A format whose lines stand alone, in an object that is not packed."""
         return self._of_lines and not self.is_whole(claim)
 
@@ -304,5 +317,5 @@ class Objects(NamedSource):
             return None
         return declared.times.of(known.name, datetime.min)
 
-    def probe(self) -> tuple[str, Look]:
-        return probe.probe(self.context, self.discover().found)
+    def probe(self) -> tuple[str, ExecutorCheck]:
+        return probe.probe(self.context, self.discover().items)

@@ -5,20 +5,20 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from semel.clients.objects.access import URL, Place, checked_url, location
+from semel.clients.objects.access import URL, StoreLocation, checked_url, location
 from semel.declare.parts import GLOB, Select, Text
 from semel.declare.place import Location, reached
 from semel.formats.table import SOURCES
 from semel.sources import PRIVATE
-from semel.sources.formatted import Formatted
+from semel.sources.formatted import FormattedSourceSpec
 from semel.sources.messages import CONNECTION
-from semel.sources.objects.times import Times
+from semel.sources.objects.times import ObjectTimes
 
 if TYPE_CHECKING:
     from semel.clients.objects import Store
 
 
-class ObjectsSource(Formatted):
+class ObjectsSourceSpec(FormattedSourceSpec):
     """Objects below a prefix, each whole when it appears."""
 
     page: ClassVar[str] = "objects"
@@ -31,7 +31,7 @@ class ObjectsSource(Formatted):
     )
     expires: ClassVar[str] = "somebody, or a rule of the store, has deleted what was read"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
-    aside: ClassVar[tuple[str, ...]] = (*Formatted.aside, "connection", "ordered")
+    aside: ClassVar[tuple[str, ...]] = (*FormattedSourceSpec.aside, "connection", "ordered")
     begins_anywhere: ClassVar[bool] = False
     pattern_of_time: ClassVar[str] = 'a pattern of the keys ("dt=%Y-%m-%d/")'
 
@@ -63,9 +63,9 @@ class ObjectsSource(Formatted):
         return (self.connection,) if self.connection else ()
 
     @property
-    def times(self) -> Times:
+    def times(self) -> ObjectTimes:
         """How an object's time is told."""
-        return Times(rule=self.interval_from)
+        return ObjectTimes(rule=self.interval_from)
 
     def opened_store(self) -> "Store":
         """The store, which is not asked yet. TerminalError: as `Store`."""
@@ -80,7 +80,7 @@ class ObjectsSource(Formatted):
 
     def place(self) -> Location:
         """The prefix, by whatever key."""
-        return location(Place.of(self.url), self.connection)
+        return location(StoreLocation.of(self.url), self.connection)
 
     def reads(self, place: Location) -> bool:
         """Whether a sink's prefix is below its own one, where its keys may have the pattern; or holds
@@ -97,7 +97,7 @@ class ObjectsSource(Formatted):
 
     def datasets(self, claimed: Callable[[], Iterable[str]]) -> list[tuple[str, str]]:  # noqa: ARG002
         """The prefix."""
-        return [Place.of(self.url).dataset]
+        return [StoreLocation.of(self.url).dataset]
 
     _url = field_validator("url", mode="before")(checked_url)
 
@@ -109,4 +109,4 @@ class ObjectsSource(Formatted):
             yield ("ordered",), "has no meaning with select: interval; leave it out"
 
 
-DECLARED = (ObjectsSource,)
+DECLARED = (ObjectsSourceSpec,)

@@ -24,7 +24,7 @@ and how far times of a locale are apart nobody knows.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Times:
+class ObjectTimes:
     """`rule`: as source.interval_from; None: no object has a time."""
 
     rule: str | None

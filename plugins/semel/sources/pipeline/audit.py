@@ -5,32 +5,32 @@ from contextlib import AbstractContextManager, closing
 
 from semel.errors import CorruptionError, SourceError
 from semel.model.batch import Claim
-from semel.sources.pipeline.published import Output, Place
-from semel.sources.pipeline.spec import PipelineSource
-from semel.sources.reread import Auditor, GoneError, Lines
-from semel.sources.sealed.audit import Parts
-from semel.sources.spec import Records
+from semel.sources.pipeline.published import Output, OutputFolders
+from semel.sources.pipeline.spec import PipelineSourceSpec
+from semel.sources.reread import Auditor, RecordsLostError, ClaimedRecords
+from semel.sources.sealed.audit import ClaimedParts
+from semel.sources.spec import SourceSpec
 
 
-def opened(source: PipelineSource, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:  # noqa: ARG001
+def opened(source: PipelineSourceSpec, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:  # noqa: ARG001
     """What reads the batches of the declared pipeline."""
-    return closing(_Batches(Place.of(source)))
+    return closing(_Batches(OutputFolders.of(source)))
 
 
 class _Batches(Auditor):
     """Reads the files that the markers of claimed batches list."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: OutputFolders) -> None:
         self._place = place
-        self._parts = Parts(list)
+        self._parts = ClaimedParts(list)
 
     def close(self) -> None:
         """End what was opened to read."""
         self._parts.close()
 
     def read(
-        self, claim: Claim, batch: int, source: Records, record_id: Collection[str]
-    ) -> tuple[tuple[str, ...], Iterator[Lines]]:
+        self, claim: Claim, batch: int, source: SourceSpec, record_id: Collection[str]
+    ) -> tuple[tuple[str, ...], Iterator[ClaimedRecords]]:
         output, newest = self._claimed(claim)
         return (), self._rows(output, newest, claim, batch, source, record_id)
 
@@ -58,9 +58,9 @@ class _Batches(Auditor):
         newest: int,
         claim: Claim,
         batch: int,
-        source: Records,
+        source: SourceSpec,
         record_id: Collection[str],
-    ) -> Iterator[Lines]:
+    ) -> Iterator[ClaimedRecords]:
         for file in output.between(claim.start, claim.end):
             try:
                 if not file.is_whole():
@@ -71,7 +71,9 @@ class _Batches(Auditor):
                 )  # fmt: skip
             except FileNotFoundError as error:
                 if output.generation < newest:  # Collect removes it, also meanwhile.
-                    raise GoneError(f"a replay of {claim.name!r} replaced what was read") from error
+                    raise RecordsLostError(
+                        f"a replay of {claim.name!r} replaced what was read"
+                    ) from error
                 raise SourceError(f"{file.path} of {claim.name!r} is gone") from error
             except OSError as error:
                 raise SourceError(f"{file.path} cannot be read: {error}") from error

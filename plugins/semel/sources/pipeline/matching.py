@@ -12,13 +12,13 @@ from typing import NamedTuple
 from semel.errors import SourceError
 from semel.model.batch import run_of
 from semel.sources import (
-    Gone,
-    Known,
-    Matched,
+    LostRange,
+    LedgerView,
+    MatchResult,
     Partition,
     Refusal,
     Window,
-    Word,
+    Acceptance,
     accept_command,
 )
 from semel.sources.sealed.matching import (
@@ -30,10 +30,10 @@ from semel.sources.sealed.matching import (
     unreadable,
     unrefused,
 )
-from semel.sources.sealed.parts import Listing, Looked, Opens, PartOffer
+from semel.sources.sealed.parts import PartListing, Looked, Opens, PartOffer
 
 
-class Progress(StrEnum):
+class UpstreamProgress(StrEnum):
     """How far some batches have come. Abandoned ones do not count."""
 
     NONE = "none"
@@ -44,7 +44,7 @@ class Progress(StrEnum):
     """At least one has committed."""
 
 
-class Does(StrEnum):
+class BatchDecision(StrEnum):
     """What a plan does with a batch."""
 
     GO_ON = "go on"
@@ -60,20 +60,26 @@ class Does(StrEnum):
 
 
 # Keeps CH1.
-def judge(*, same: bool, readers: Progress, replay: Progress) -> Does:
+def judge(*, same: bool, readers: UpstreamProgress, replay: UpstreamProgress) -> BatchDecision:
     """The decision table. `same`: the open partition of the name has the content shown. `readers`:
     batches that have claimed other content. `replay`: the newest replay of one, on this content.
     """
     if same:
-        return Does.GO_ON
-    if readers is Progress.COMMITTED:
-        follows = {Progress.ALIVE: Does.WAIT, Progress.COMMITTED: Does.FOLLOW}
-        return follows.get(replay, Does.REPLAYED)
-    waits = {Progress.ALIVE: Does.WAIT, Progress.SILENT: Does.TAKE_OVER}
-    return waits.get(readers, Does.GO_ON)
+        return BatchDecision.GO_ON
+    if readers is UpstreamProgress.COMMITTED:
+        follows = {
+            UpstreamProgress.ALIVE: BatchDecision.WAIT,
+            UpstreamProgress.COMMITTED: BatchDecision.FOLLOW,
+        }
+        return follows.get(replay, BatchDecision.REPLAYED)
+    waits = {
+        UpstreamProgress.ALIVE: BatchDecision.WAIT,
+        UpstreamProgress.SILENT: BatchDecision.TAKE_OVER,
+    }
+    return waits.get(readers, BatchDecision.GO_ON)
 
 
-class _Reader(NamedTuple):
+class _ClaimingBatch(NamedTuple):
     """A batch with a claim under a name, as `sealed.readers` gives it, and the partition."""
 
     part: Partition
@@ -100,24 +106,24 @@ class _State(NamedTuple):
 
     looked: Looked
     newest: Partition | None
-    does: Does
+    does: BatchDecision
     known: Partition | None
-    others: list[_Reader]
-    holder: _Reader | None
+    others: list[_ClaimingBatch]
+    holder: _ClaimingBatch | None
     released: list[int]
 
 
-def _progress(readers: list[_Reader], silent: Collection[int]) -> Progress:
+def _progress(readers: list[_ClaimingBatch], silent: Collection[int]) -> UpstreamProgress:
     if any(reader.committed for reader in readers):
-        return Progress.COMMITTED
+        return UpstreamProgress.COMMITTED
     if any(reader.batch_id not in silent for reader in readers):
-        return Progress.ALIVE
-    return Progress.SILENT if readers else Progress.NONE
+        return UpstreamProgress.ALIVE
+    return UpstreamProgress.SILENT if readers else UpstreamProgress.NONE
 
 
 # Keeps CH1, CH2.
 def _state(
-    one: Looked, newest: Partition | None, claims: list[_Reader], orphans: Collection[int]
+    one: Looked, newest: Partition | None, claims: list[_ClaimingBatch], orphans: Collection[int]
 ) -> _State:
     others = [reader for reader in claims if reader.content != one.key]
     replay = [r for r in claims if r.newest_replay and r.content == one.key]
@@ -129,22 +135,22 @@ def _state(
     )
     known = newest if same else None
     waited = [r for r in (*replay, *others) if not r.committed and r.batch_id not in orphans]
-    if does is Does.REPLAYED:
+    if does is BatchDecision.REPLAYED:
         waited = replay
     return _State(
         looked=one,
         newest=newest,
         does=does,
-        known=replay[0].part if does is Does.FOLLOW else known,
+        known=replay[0].part if does is BatchDecision.FOLLOW else known,
         others=others,
         holder=next(iter(waited), None),
         released=[reader.batch_id for reader in others if reader.batch_id in orphans],
     )
 
 
-def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matched:
+def match(source: Opens, shown: PartListing, known: LedgerView, window: Window) -> MatchResult:
     """As `Source.match`."""
-    names = {part.name for part in shown.found}
+    names = {part.name for part in shown.items}
     offers, begun, notes, over, replayed = [], [], [], [], []
     looked, refused = _looked(source, known)
     refused += [one.refused for one in looked if not one.key]
@@ -153,11 +159,11 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
     states = _states(source, known, looked)
     for state in states:
         one, goes_on, old = state.looked, state.known, state.newest
-        if state.does is Does.REPLAYED:
+        if state.does is BatchDecision.REPLAYED:
             replayed.append(state)
         elif held_back and old is None:
             continue
-        elif state.does is Does.WAIT:
+        elif state.does is BatchDecision.WAIT:
             offers.append(offer_of(one, None, one.key))
             notes.append(f"{one.part.name!r}: {state.holder} an output of it; plan waits for that")
         elif one.refused and goes_on is None:
@@ -168,17 +174,22 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
             if goes_on is None and not one.rows:
                 begun.append(offers[-1])
     gone = [
-        Gone(partition=k, seen=k.seen)
+        LostRange(partition=k, seen=k.seen)
         for k in known.partitions
         if shown.complete and k.name not in names and k.reached < k.seen and _is_of(source, k)
     ]
     # Nothing is missing of content that the source has replaced.
-    gone += [Gone(partition=partition, seen=0) for partition in over]
-    released = {n for s in states if s.does in (Does.TAKE_OVER, Does.REPLAYED) for n in s.released}
-    return Matched(
+    gone += [LostRange(partition=partition, seen=0) for partition in over]
+    released = {
+        n
+        for s in states
+        if s.does in (BatchDecision.TAKE_OVER, BatchDecision.REPLAYED)
+        for n in s.released
+    }
+    return MatchResult(
         offers=offers,
         refused=[*refused, *_replayed(source, known, replayed)],
-        gone=gone,
+        lost=gone,
         begun=begun,
         released=tuple(sorted(released)),
         notes=tuple(notes),
@@ -186,7 +197,7 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
 
 
 # Keeps CH4.
-def _missing(source: Opens, known: Known, names: Collection[str]) -> list[Refusal]:
+def _missing(source: Opens, known: LedgerView, names: Collection[str]) -> list[Refusal]:
     """The refusals of batches that were read and whose markers are gone."""
     upstream, found = source.context.declared.pipeline, []
     for k in known.partitions:
@@ -209,7 +220,7 @@ def _is_of(source: Opens, known: Partition) -> bool:
     return known.name.startswith(f"{source.context.declared.pipeline}/")
 
 
-def _looked(source: Opens, known: Known) -> tuple[list[Looked], list[Refusal]]:
+def _looked(source: Opens, known: LedgerView) -> tuple[list[Looked], list[Refusal]]:
     """The batches that are not settled, opened; and those that cannot be."""
     looked, refused = [], []
     for part in known.unsettled:
@@ -222,7 +233,7 @@ def _looked(source: Opens, known: Known) -> tuple[list[Looked], list[Refusal]]:
     return looked, refused
 
 
-def _states(source: Opens, known: Known, looked: list[Looked]) -> list[_State]:
+def _states(source: Opens, known: LedgerView, looked: list[Looked]) -> list[_State]:
     """The states of the names of some batches, except those that cannot be read."""
     held, claims = by_name(known, (one.part for one in looked)), defaultdict(list)
     asked = [
@@ -233,9 +244,9 @@ def _states(source: Opens, known: Known, looked: list[Looked]) -> list[_State]:
     silent = source.context.limits.orphan_after.total_seconds()
     found = known.rows("sealed", "readers", names=asked, silent_seconds=silent) if asked else []
     for r in found:
-        reader = {key: r[key] for key in _Reader._fields if key != "part"}
+        reader = {key: r[key] for key in _ClaimingBatch._fields if key != "part"}
         part = Partition(**{key: value for key, value in r.items() if key not in reader})
-        claims[part.name].append(_Reader(part=part, **reader))
+        claims[part.name].append(_ClaimingBatch(part=part, **reader))
     return [
         _state(one, held.get(one.part.name), claims[one.part.name], known.orphans)
         for one in looked
@@ -249,19 +260,19 @@ def whole(one: Looked, held: Partition | None) -> PartOffer:
 
 
 def word(
-    source: Opens, known: Known, name: str, *, same: bool, start: int, is_open: bool
-) -> Word | None:
+    source: Opens, known: LedgerView, name: str, *, same: bool, start: int, is_open: bool
+) -> Acceptance | None:
     """As `Source.accept`."""
     looked, _ = _looked(source, known)
     asked = [one for one in looked if one.part.name == name]
     state, pipeline = next(iter(_states(source, known, asked)), None), source.context.name
-    if state and state.holder and state.does in (Does.WAIT, Does.REPLAYED):
+    if state and state.holder and state.does in (BatchDecision.WAIT, BatchDecision.REPLAYED):
         raise SourceError(
             f"{name!r}: {state.holder} an output of it. Nothing was accepted. Let that batch "
             "finish, or abandon it",
             next=f"semel batches {pipeline}",
         )
-    if state is None or state.does is not Does.REPLAYED:
+    if state is None or state.does is not BatchDecision.REPLAYED:
         as_what = "a batch that was replayed"
         return unrefused(pipeline, name, as_what, may_be=is_open and not same)
     return new_word(
@@ -270,7 +281,7 @@ def word(
     )  # fmt: skip
 
 
-def _replayed(source: Opens, known: Known, states: list[_State]) -> Iterator[Refusal]:
+def _replayed(source: Opens, known: LedgerView, states: list[_State]) -> Iterator[Refusal]:
     """The refusals of batches that were replayed."""
     context = source.context
     read = [next(one for one in state.others if one.committed) for state in states]
@@ -298,7 +309,7 @@ def _replayed(source: Opens, known: Known, states: list[_State]) -> Iterator[Ref
             end = f"`semel abandon {silent}` ends the silent replay {silent}, which has claimed it"
         yield refusal(
             part,
-            Does.REPLAYED,
+            BatchDecision.REPLAYED,
             f"its output is not what was read as {show(source, one.part)}; it has "
             f"{state.looked.rows} rows now. {what}; or {end}",
         )

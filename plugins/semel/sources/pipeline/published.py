@@ -18,7 +18,7 @@ from semel.model.arrow import arrow_type
 from semel.model.manifest import MARKER_FORMAT, Kind
 from semel.model.plain import parsed
 from semel.sinks.spec import MARKERS, archive_of
-from semel.sources.pipeline.spec import PipelineSource
+from semel.sources.pipeline.spec import PipelineSourceSpec
 from semel.storage import checksum
 
 ROWS_MAX = 1 << 32
@@ -102,14 +102,14 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class OutputFolders:
     """The folders of a pipeline's output and of its archive."""
 
     sink: Path
     archive: Path
 
     @classmethod
-    def of(cls, declared: PipelineSource) -> "Place":
+    def of(cls, declared: PipelineSourceSpec) -> "OutputFolders":
         """As declared. TerminalError: outside the data roots, or there are two archives."""
         sink = declared.folder()
         return cls(sink=sink, archive=declared.markers() or archive_of(sink))

@@ -17,13 +17,21 @@ from semel.declare.wording import some_of
 from semel.errors import AGAIN, CorruptionError, SourceError
 from semel.formats.exact import misfit
 from semel.model.batch import Claim
-from semel.sources import Known, Look, Matched, Refusal, RefusedError, Window, Word
+from semel.sources import (
+    LedgerView,
+    ExecutorCheck,
+    MatchResult,
+    Refusal,
+    RefusedError,
+    Window,
+    Acceptance,
+)
 from semel.sources.files import probe
 from semel.sources.pipeline import matching
-from semel.sources.pipeline.published import Output, OutputFile, Place
+from semel.sources.pipeline.published import Output, OutputFile, OutputFolders
 from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal
-from semel.sources.sealed.parts import Listing, Looked, Part, PartOffer
+from semel.sources.sealed.parts import PartListing, Looked, SealedPart, PartOffer
 from semel.sources.sealed.source import NamedSource
 
 if TYPE_CHECKING:
@@ -36,7 +44,7 @@ _MARKER = re.compile(r"b(\d{8,})\.json", re.ASCII)
 
 def opened(context: Context) -> "FinalizedBatches":
     """The batches of the declared pipeline."""
-    return FinalizedBatches(context=context, place=Place.of(context.declared))
+    return FinalizedBatches(context=context, place=OutputFolders.of(context.declared))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +52,15 @@ class FinalizedBatches(NamedSource):
     """`source: {type: pipeline}`. `place`: the folders of its output and of its markers."""
 
     context: Context
-    place: Place
+    place: OutputFolders
 
     # Keeps R1, R2.
-    def discover(self) -> Listing:
+    def discover(self) -> PartListing:
         try:
             with os.scandir(self.place.markers) as entries:
                 known = [match for e in entries if (match := _MARKER.fullmatch(e.name))]
         except (FileNotFoundError, NotADirectoryError):
-            return Listing(found=[], refused=[self._missing()], complete=False)
+            return PartListing(items=[], refused=[self._missing()], complete=False)
         known.sort(key=lambda match: int(match[1]))
         found, refused = [], []
         for match in known:
@@ -62,7 +70,7 @@ class FinalizedBatches(NamedSource):
             except OSError as error:
                 why = f"its marker cannot be looked at ({error.strerror}); restore it from a backup"
                 refused.append(Refusal(name=name, reason="unreadable", detail=why))
-        return Listing(found=found, refused=refused, complete=not refused)
+        return PartListing(items=found, refused=refused, complete=not refused)
 
     def _missing(self) -> Refusal:
         pipeline = self.context.declared.pipeline
@@ -73,43 +81,52 @@ class FinalizedBatches(NamedSource):
             f"{pipeline}` makes one; else mount it, or correct source.path and source.archive",
         )
 
-    def now(self, name: str) -> Part:
+    def now(self, name: str) -> SealedPart:
         found = os.stat(self.place.marker(name))
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file")
         stamp = f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
-        return Part(name=name, identity=name, fingerprint=stamp, when=None)
+        return SealedPart(name=name, identity=name, fingerprint=stamp, when=None)
 
     # Keeps W7.
-    def shows_all(self, shown: Listing) -> bool:
+    def is_complete(self, shown: PartListing) -> bool:
         """Whether the upstream has finalized all that one look at its own source saw, as its newest
         marker says, and all of that is shown.
         """
-        if not shown.found:
+        if not shown.items:
             return False
         frontier = self._frontier(shown)
-        names = {part.name for part in shown.found}
-        there = {part.name for part in self.discover().found}  # A listing may miss a new one.
-        return frontier >= int(shown.found[-1].name.rpartition("/b")[2]) and there <= names
+        names = {part.name for part in shown.items}
+        there = {part.name for part in self.discover().items}  # A listing may miss a new one.
+        return frontier >= int(shown.items[-1].name.rpartition("/b")[2]) and there <= names
 
-    def _frontier(self, shown: Listing) -> int:
+    def _frontier(self, shown: PartListing) -> int:
         """That of the marker that was written last. 0: not known."""
         try:
-            newest = max(shown.found, key=lambda part: int(part.fingerprint.split(":")[2]))
+            newest = max(shown.items, key=lambda part: int(part.fingerprint.split(":")[2]))
             return self._output(newest).frontier
         except (OSError, CorruptionError):
             return 0
 
-    def match(self, shown: Listing, known: Known, window: Window) -> Matched:
+    def match(self, shown: PartListing, known: LedgerView, window: Window) -> MatchResult:
         return matching.match(self, shown, known, window)
 
     def accept(
-        self, shown: Listing, known: Known, name: str, *, same: bool, start: int, is_open: bool
-    ) -> Word | None:
+        self,
+        shown: PartListing,
+        known: LedgerView,
+        name: str,
+        *,
+        same: bool,
+        start: int,
+        is_open: bool,
+    ) -> Acceptance | None:
         return matching.word(self, known, name, same=same, start=start, is_open=is_open)
 
     # Keeps CH2.
-    def renewed(self, found: Collection[Claim], batch_id: int) -> list[tuple[Claim, PartOffer]]:
+    def find_replaced(
+        self, found: Collection[Claim], batch_id: int
+    ) -> list[tuple[Claim, PartOffer]]:
         other = []
         for claim in found:
             try:
@@ -125,7 +142,7 @@ class FinalizedBatches(NamedSource):
                 other.append((claim, matching.whole(looked, None)))
         return other
 
-    def look(self, part: Part) -> Looked:
+    def look(self, part: SealedPart) -> Looked:
         try:
             output = self._output(part)
         except CorruptionError as error:
@@ -162,10 +179,12 @@ class FinalizedBatches(NamedSource):
             )
         return None
 
-    def digest(self, part: Part) -> str:
+    def digest(self, part: SealedPart) -> str:
         return self._output(part).content
 
-    def stop(self, offer: PartOffer, start: int, end: int, room: int, *, first: bool) -> int:  # noqa: ARG002
+    def last_record_end(
+        self, offer: PartOffer, start: int, end: int, room: int, *, first: bool
+    ) -> int:  # noqa: ARG002
         """A batch is taken whole, whatever its size: the pipeline that wrote it has a limit too."""
         return end if first or end - start <= room else start
 
@@ -209,9 +228,9 @@ class FinalizedBatches(NamedSource):
         except FileNotFoundError as error:
             raise claims.changed(self, claim, batch_id) from error
 
-    def probe(self) -> tuple[str, Look]:
+    def probe(self) -> tuple[str, ExecutorCheck]:
         shown = self.discover()
-        found, some, held = shown.found, [], ""
+        found, some, held = shown.items, [], ""
         if found:
             if not self._frontier(shown):
                 held = "; its newest marker has no frontier, so windows of its records stay held"
@@ -222,7 +241,7 @@ class FinalizedBatches(NamedSource):
             f"{len(found)} batches of {pipeline} in {sink}{held}", sink, list(map(str, some))
         )
 
-    def _output(self, part: Part) -> Output:
+    def _output(self, part: SealedPart) -> Output:
         """What a part's marker says. FileNotFoundError: it is another one by now.
 
         CorruptionError: it cannot be read.

@@ -12,11 +12,11 @@ from semel.declare.parts import NAME, OnRefused, Select, Text, Unknown
 from semel.declare.place import Location
 from semel.errors import TerminalError
 from semel.formats.table import source_format
-from semel.sinks.spec import Declared, folder_of
-from semel.sources.spec import Csv, Records
+from semel.sinks.spec import SinkSpec, folder_of
+from semel.sources.spec import CsvOptions, SourceSpec
 
 
-class PipelineSource(Records):
+class PipelineSourceSpec(SourceSpec):
     """The finalized batches of another pipeline, each taken whole."""
 
     unit: ClassVar[str] = "rows"
@@ -46,7 +46,7 @@ class PipelineSource(Records):
         """The pipeline that it reads."""
         return self.pipeline
 
-    def fed_by(self, sink: Declared) -> Self:
+    def fed_by(self, sink: SinkSpec) -> Self:
         """The same, reading what a sink writes. ValueError: it cannot, and why."""
         if not sink.in_folder:
             place = sink.whereabouts()
@@ -119,8 +119,8 @@ class PipelineSource(Records):
                 yield ("schema", name), f"{text}: {why}"
         if self.unknown is not Unknown.IGNORE:
             yield ("unknown",), f"{self.unknown} has no meaning here: {form.unknown}; leave it out"
-        if self.csv != Csv():
+        if self.csv != CsvOptions():
             yield ("csv",), "has no meaning here; leave it out"
 
 
-DECLARED = (PipelineSource,)
+DECLARED = (PipelineSourceSpec,)

@@ -17,12 +17,12 @@ import pyarrow as pa
 from semel.errors import SourceError
 from semel.model.batch import Claim
 from semel.sources.messages import ALL
-from semel.sources.queue.spec import QueueSource
+from semel.sources.queue.spec import QueueSourceSpec
 from semel.sources.reread import (
     Auditor,
-    GoneError,
-    Lines,
-    Messages,
+    RecordsLostError,
+    ClaimedRecords,
+    ClaimedMessages,
     bad_csv,
     columns_of,
     in_order,
@@ -35,7 +35,7 @@ _HEADER = struct.Struct("<4sIQQ")
 _GROUP = b"SQG1"
 
 
-def opened(source: QueueSource, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:  # noqa: ARG001
+def opened(source: QueueSourceSpec, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:  # noqa: ARG001
     """What reads the spool that is declared."""
     return nullcontext(_Spool(source))
 
@@ -43,17 +43,23 @@ def opened(source: QueueSource, claims: Iterable[Claim]) -> AbstractContextManag
 class _Spool(Auditor):
     """Finds claimed segments in the spools of all pipelines, and reads their messages."""
 
-    def __init__(self, source: QueueSource) -> None:
+    def __init__(self, source: QueueSourceSpec) -> None:
         self._root, self._files = source.folder(), ByContent()
 
     def read(
-        self, claim: Claim, batch: int, source: QueueSource, record_id: Collection[str]  # noqa: ARG002
-    ) -> tuple[tuple[str, ...], Iterator[Lines]]:
+        self,
+        claim: Claim,
+        batch: int,
+        source: QueueSourceSpec,
+        record_id: Collection[str],  # noqa: ARG002
+    ) -> tuple[tuple[str, ...], Iterator[ClaimedRecords]]:
         path = self._files.path(claim, self._places(claim))
         if path is None:
             name = Path(claim.evidence["content"]).name
             if any((spool / "removed" / name).exists() for spool in self._root.glob("*")):
-                raise GoneError(f"{claim.name!r}: collect has removed it (source.keep_spool)")
+                raise RecordsLostError(
+                    f"{claim.name!r}: collect has removed it (source.keep_spool)"
+                )
             raise SourceError("no segment of the spool has the claimed content")
         return in_order(source), _read(path, claim, batch, source)
 
@@ -61,7 +67,7 @@ class _Spool(Auditor):
         yield from sorted(self._root.glob("*/sealed/*"), key=lambda path: path.name != claim.name)
 
 
-def _address(segment: str, claim: Claim, source: QueueSource) -> str:
+def _address(segment: str, claim: Claim, source: QueueSourceSpec) -> str:
     """What ids of a claim begin with: its evidence says so, within what there can be."""
     address = claim.evidence.get("address", segment)
     declared = f"nats:{getattr(source, 'address', None)}"
@@ -71,7 +77,9 @@ def _address(segment: str, claim: Claim, source: QueueSource) -> str:
     return address
 
 
-def _read(path: Path, claim: Claim, batch: int, source: QueueSource) -> Iterator[Lines]:
+def _read(
+    path: Path, claim: Claim, batch: int, source: QueueSourceSpec
+) -> Iterator[ClaimedRecords]:
     """The claimed messages, group by group."""
     with open(path, "rb") as file:
         _, _, length, _ = _HEADER.unpack(file.read(_HEADER.size))
@@ -92,13 +100,13 @@ def _read(path: Path, claim: Claim, batch: int, source: QueueSource) -> Iterator
 
 
 def _lines(
-    rows: pa.Table, first: int, address: str, claim: Claim, batch: int, source: QueueSource
-) -> Messages:
+    rows: pa.Table, first: int, address: str, claim: Claim, batch: int, source: QueueSourceSpec
+) -> ClaimedMessages:
     values = rows.column("value").to_pylist()
     beside, bad = _beside(rows, address, source)
     if source.value == "csv":
         bad |= bad_csv(dict(enumerate(values)), source.csv.delimiter)
-    return Messages(
+    return ClaimedMessages(
         batch=batch,
         claim=claim,
         data=b"".join(values),
@@ -111,7 +119,7 @@ def _lines(
 
 
 def _beside(
-    rows: pa.Table, address: str, source: QueueSource
+    rows: pa.Table, address: str, source: QueueSourceSpec
 ) -> tuple[pa.StructArray | None, dict[int, str]]:
     """The columns that are not of the value; and the messages with one that does not fit."""
     raw: dict[str, list[bytes | None]] = {}

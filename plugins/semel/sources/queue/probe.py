@@ -7,7 +7,7 @@ from semel.declare.context import Context
 from semel.declare.durations import format_duration
 from semel.declare.wording import count
 from semel.errors import SourceError
-from semel.sources import Look
+from semel.sources import ExecutorCheck
 from semel.sources.files import probe
 
 _BEYOND = timedelta(days=1)
@@ -18,7 +18,7 @@ _DELIVERIES_MIN = 5
 """One more than the tries of a task by the DAGs that semel makes; also Pub/Sub's own minimum."""
 
 
-def of_spool(context: Context, sealed: Path) -> tuple[str, Look]:
+def of_spool(context: Context, sealed: Path) -> tuple[str, ExecutorCheck]:
     """As `Source.probe`: executors are to see the folder, and in it the newest segment; where
     nothing was received yet, the first folder above it that is there.
     """

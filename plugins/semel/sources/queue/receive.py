@@ -26,8 +26,8 @@ from semel.clients.queue import About, Pulled, Queue
 from semel.declare.wording import count
 from semel.errors import SemelError, UnavailableError
 from semel.model.batch import Log
-from semel.sources import Received
-from semel.sources.queue.segment import SCHEMA, Part
+from semel.sources import ReceiveResult
+from semel.sources.queue.segment import SCHEMA, OpenSegment
 from semel.sources.queue.spool import Spool
 
 GROUP_BYTES = 4 << 20
@@ -77,7 +77,7 @@ class Bounds:
 
 
 @dataclass(kw_only=True)
-class _Group:
+class _HeldMessages:
     """Messages that are held. `since`: when the first was pulled, or the last extension; seconds of
     the monotonic clock.
     """
@@ -130,7 +130,7 @@ def _texts(texts: list[str | None]) -> pa.Array:
         return pa.array(raw, pa.binary()).view(pa.string())
 
 
-def receive(queue: Queue, path: Path, pipeline: str, bounds: Bounds, log: Log) -> Received:
+def receive(queue: Queue, path: Path, pipeline: str, bounds: Bounds, log: Log) -> ReceiveResult:
     """Receive until a bound is reached, SIGTERM or SIGINT comes, or the queue or the disk fails.
 
     1. Seal what dead receivers left in the pipeline's spool, whose folder is `path`.
@@ -171,10 +171,10 @@ class _Receiver:
         self.queue, self.spool, self.pipeline, self.bounds = queue, spool, pipeline, bounds
         self.log, self.stop = log, stop
         self.about: About
-        self.done = Received()
-        self.filling = _Group()
-        self.appending: tuple[_Group, Future] | None = None
-        self.part: Part | None = None
+        self.done = ReceiveResult()
+        self.filling = _HeldMessages()
+        self.appending: tuple[_HeldMessages, Future] | None = None
+        self.part: OpenSegment | None = None
         self.part_began = 0.0
         self.taken = self.size = self.fails = 0
         self.spent = 0  # Messages that were let go after their last delivery.
@@ -192,7 +192,7 @@ class _Receiver:
         if self.part is not None:
             self.part.close()
 
-    def run(self) -> Received:
+    def run(self) -> ReceiveResult:
         """Receive, as the bounds say."""
         self.about = self.queue.about()
         before = self.spool.last_address()
@@ -225,7 +225,7 @@ class _Receiver:
             self._seal()
             if not isinstance(error, UnavailableError):
                 raise
-            done = f"{error}. Before that: {self.done.told()}{self._moved()}"
+            done = f"{error}. Before that: {self.done.describe()}{self._moved()}"
             raise UnavailableError(done) from error
         if moved := self._moved():
             self.log(moved.removeprefix(". But "))
@@ -329,7 +329,7 @@ class _Receiver:
             # An acknowledgement could be of a message of the other queue, which nobody has.
             self.taken -= len(self.filling.pulled)
             self.size -= self.filling.size
-            self.filling = _Group()
+            self.filling = _HeldMessages()
             self._settle(acknowledge=False)
             self._seal()
             self.log(f"the queue is another one now: {about.address}")
@@ -342,14 +342,14 @@ class _Receiver:
         if not len(self.filling.pulled):
             return
         self._begin()
-        group, self.filling = self.filling, _Group()
+        group, self.filling = self.filling, _HeldMessages()
         self.appending = group, self.pool.submit(_append, self.part, group.pulled)
 
     def _begin(self) -> None:
         """Have a part to append to."""
         if self.part is None:
             now = datetime.now(UTC)
-            self.part = Part.create(self.spool.open, self.pipeline, self.about.address, now)
+            self.part = OpenSegment.create(self.spool.open, self.pipeline, self.about.address, now)
             self.part_began = time.monotonic()
 
     # Keeps Q1.
@@ -378,7 +378,7 @@ class _Receiver:
         self.done.unacknowledged += refused
         self.spent += min(refused, self._last(pulled))
 
-    def _count(self, group: _Group) -> None:
+    def _count(self, group: _HeldMessages) -> None:
         done, pulled = self.done, group.pulled
         done.messages += len(pulled)
         done.size += group.size
@@ -387,7 +387,7 @@ class _Receiver:
             waited = time.time() - min(times) / 1e6
             done.oldest_seconds = max(done.oldest_seconds or 0.0, waited)
 
-    def _held(self) -> list[_Group]:
+    def _held(self) -> list[_HeldMessages]:
         groups = [self.filling, *(self.appending or ())[:1]]
         return [group for group in groups if len(group.pulled)]
 
@@ -442,10 +442,10 @@ class _Receiver:
         return UnavailableError(
             f"the spool {self.spool.path} cannot be written ({error.strerror}): "
             f"{count(left, 'message')} not acknowledged, so the queue delivers them again"
-            f"{self._moved()}. Before that: {self.done.told()}; a segment that is not sealed is "
+            f"{self._moved()}. Before that: {self.done.describe()}; a segment that is not sealed is "
             "sealed by the next receive or plan. Make room, or mend the disk"
         )
 
 
-def _append(part: Part, pulled: Pulled) -> None:
+def _append(part: OpenSegment, pulled: Pulled) -> None:
     part.append(batch_of(pulled))

@@ -16,7 +16,7 @@ from semel.formats.selection import NONE, Selection
 from semel.model.reasons import Reason
 from semel.sources.messages import ALL
 from semel.sources.queue.segment import read_groups, read_head
-from semel.sources.queue.spec import QueueSource
+from semel.sources.queue.spec import QueueSourceSpec
 from semel.sources.values import Values, lines_in
 
 
@@ -49,7 +49,7 @@ def blocks(
         yield block.without(offsets[bad], [_MALFORMED] * len(bad)) if len(bad) else block
 
 
-def _malformed(source: QueueSource, batch: pa.RecordBatch) -> np.ndarray:
+def _malformed(source: QueueSourceSpec, batch: pa.RecordBatch) -> np.ndarray:
     """The messages of which a column takes an attribute, and whose attributes nobody can parse."""
     if set(source.attributes.values()) <= {ALL}:
         return np.empty(0, np.int64)
@@ -82,7 +82,7 @@ def _bytes(batch: pa.RecordBatch) -> int:
 
 # Keeps Q4.
 def _beside(
-    source: QueueSource, values: Values, address: str, batch: pa.RecordBatch
+    source: QueueSourceSpec, values: Values, address: str, batch: pa.RecordBatch
 ) -> dict[str, pa.Array]:
     """The columns that are not of the value."""
     columns = {}

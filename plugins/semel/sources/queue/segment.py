@@ -62,7 +62,7 @@ _MAGIC = re.compile(b"|".join([HEAD, GROUP, FOOT]))
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-class Group(NamedTuple):
+class FrameGroup(NamedTuple):
     """Where a group's frame begins in the file, and how many messages it has."""
 
     at: int
@@ -86,7 +86,7 @@ class Foot:
 
     digest: str
     at: int
-    groups: tuple[Group, ...] = field(repr=False)
+    groups: tuple[FrameGroup, ...] = field(repr=False)
 
     @property
     def messages(self) -> int:
@@ -146,7 +146,7 @@ def _put(file: BinaryIO, data: bytes) -> None:
         view = view[file.write(view) :]
 
 
-class Part:
+class OpenSegment:
     """A segment that is written to, by the process that holds its lock.
 
     Its file is `<uuid>.part` in the folder of open ones until it is sealed.
@@ -224,7 +224,7 @@ class Part:
         self._digest.update(start)
         self._digest.update(frame.body)
         if frame.magic == GROUP:
-            self._groups.append(Group(frame.at, frame.messages))
+            self._groups.append(FrameGroup(frame.at, frame.messages))
         self.end = frame.end
         return start
 
@@ -305,7 +305,7 @@ def recover(path: Path, sealed: Path) -> Path | None:
     with file:
         if not hold(file, path):
             return None
-        part, last = Part(path, file), None
+        part, last = OpenSegment(path, file), None
         while (frame := frame_at(file, part.end)) and frame.magic == (GROUP if part.end else HEAD):
             part.pass_frame(frame)
             last = frame
@@ -390,7 +390,7 @@ def read_foot(path: Path) -> Foot:
     if frame is None or frame.magic != FOOT or frame.end + _NUMBER.size != length:
         raise CorruptionError("it does not end as a sealed segment of a queue")
     found = json.loads(frame.body)
-    groups = tuple(Group(*group) for group in found["groups"])
+    groups = tuple(FrameGroup(*group) for group in found["groups"])
     return Foot(digest=found["digest"], at=frame.at, groups=groups)
 
 

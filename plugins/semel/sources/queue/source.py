@@ -21,14 +21,14 @@ from semel.errors import AGAIN, CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.sources import (
     Evidence,
-    Known,
-    Look,
-    Matched,
+    LedgerView,
+    ExecutorCheck,
+    MatchResult,
     Partition,
     Refusal,
     RefusedError,
     Window,
-    Word,
+    Acceptance,
 )
 from semel.sources.queue import probe, records
 from semel.sources.queue.segment import read_foot, read_head, whole_messages
@@ -36,7 +36,7 @@ from semel.sources.queue.spec import UNKNOWN
 from semel.sources.queue.spool import Spool
 from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal, unreadable
-from semel.sources.sealed.parts import Listing, Looked, Part, PartOffer
+from semel.sources.sealed.parts import PartListing, Looked, SealedPart, PartOffer
 from semel.sources.sealed.source import SealedSource
 from semel.storage import checksum
 
@@ -76,7 +76,7 @@ class Segments(SealedSource):
         return self.spool.sealed
 
     # Keeps Q2.
-    def discover(self) -> Listing:
+    def discover(self) -> PartListing:
         """As in `Source`; what dead receivers left is sealed before."""
         recovered = self.spool.recover(lambda _: None)
         found, notes = [], tuple(recovered.told())
@@ -87,11 +87,11 @@ class Segments(SealedSource):
         try:
             names = sorted(os.listdir(self.sealed))
         except (FileNotFoundError, NotADirectoryError):
-            return Listing(found=[], refused=[self._missing()], complete=False, notes=notes)
+            return PartListing(items=[], refused=[self._missing()], complete=False, notes=notes)
         except OSError as error:
             why = f"{error.strerror}; give the reader access"
             refused.append(Refusal(name=str(self.sealed), reason="unreadable", detail=why))
-            return Listing(found=[], refused=refused, complete=False, notes=notes)
+            return PartListing(items=[], refused=refused, complete=False, notes=notes)
         for name in names:
             try:
                 name.encode()
@@ -102,10 +102,10 @@ class Segments(SealedSource):
             except OSError as error:
                 if isinstance(error, FileNotFoundError) and not os.path.lexists(self.sealed / name):
                     continue  # Collect has removed it meanwhile.
-                part = Part(name=name, identity="", fingerprint="", when=None)
+                part = SealedPart(name=name, identity="", fingerprint="", when=None)
                 refused.append(unreadable(part, error))
         complete = len(refused) == len(recovered.damaged)
-        return Listing(found=found, refused=refused, complete=complete, notes=notes)
+        return PartListing(items=found, refused=refused, complete=complete, notes=notes)
 
     def _missing(self) -> Refusal:
         name = self.context.name
@@ -117,7 +117,7 @@ class Segments(SealedSource):
         )
 
     # Keeps Q7.
-    def match(self, shown: Listing, known: Known, window: Window) -> Matched:
+    def match(self, shown: PartListing, known: LedgerView, window: Window) -> MatchResult:
         """As in `Source`. A spool that has nothing of what has to be there is another one."""
         found = super().match(shown, known, window)
         offers, others = self._addressed(self._brought_back(found.offers, known), known)
@@ -127,17 +127,17 @@ class Segments(SealedSource):
         found = replace(found, begun=[*begun, *self._damaged(found, known)])
         if not shown.complete or any(o.known and o.known.reached for o in found.offers):
             return found
-        names, identities = ([getattr(p, k) for p in shown.found] for k in ("name", "identity"))
+        names, identities = ([getattr(p, k) for p in shown.items] for k in ("name", "identity"))
         for newest in known.rows("sealed", "newest", names=names, identities=identities):
             # Its name and its age prove nothing: collect may have been another machine's.
             if not (newest["there"] or self.spool.was_removed(newest["content"] or "-")):
                 # What is not in another spool is not gone.
-                there = [gone for gone in found.gone if gone.partition.name in names]
+                there = [gone for gone in found.lost if gone.partition.name in names]
                 refused = [*found.refused, self._another(newest["name"])]
                 return replace(found, gone=there, refused=refused)
         return found
 
-    def _brought_back(self, offers: list[PartOffer], known: Known) -> list[PartOffer]:
+    def _brought_back(self, offers: list[PartOffer], known: LedgerView) -> list[PartOffer]:
         """The same; of one that was gone, and of which nothing was read, the name tells that it is
         back: no content of it is known.
         """
@@ -153,7 +153,7 @@ class Segments(SealedSource):
 
     # Keeps Q4.
     def _addressed(
-        self, offers: list[PartOffer], known: Known
+        self, offers: list[PartOffer], known: LedgerView
     ) -> tuple[list[PartOffer], list[Refusal]]:
         """The same, each with the address that its ids get; of those that get none nothing is
         offered, and the refusals say why.
@@ -175,7 +175,7 @@ class Segments(SealedSource):
             found.append(replace(offer, evidence=evidence))
         return found, refused
 
-    def _damaged(self, found: Matched, known: Known) -> Iterator[PartOffer]:
+    def _damaged(self, found: MatchResult, known: LedgerView) -> Iterator[PartOffer]:
         """The segments that are refused as damaged for the first time. Nothing of them is offered,
         but with a source partition each is missed when it is gone.
         """
@@ -201,13 +201,13 @@ class Segments(SealedSource):
             "source.on_refused: warn until a run has read something of this one",
         )
 
-    def now(self, name: str) -> Part:
+    def now(self, name: str) -> SealedPart:
         found = os.stat(self.sealed / name)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file; move it out of the spool")
         return _part(name, found)
 
-    def look(self, part: Part) -> Looked:
+    def look(self, part: SealedPart) -> Looked:
         try:
             with self._steady(part) as path:
                 head, foot = read_head(path), read_foot(path)
@@ -225,8 +225,15 @@ class Segments(SealedSource):
         )  # fmt: skip
 
     def accept(
-        self, shown: Listing, known: Known, name: str, *, same: bool, start: int, is_open: bool
-    ) -> Word | None:
+        self,
+        shown: PartListing,
+        known: LedgerView,
+        name: str,
+        *,
+        same: bool,
+        start: int,
+        is_open: bool,
+    ) -> Acceptance | None:
         word = super().accept(shown, known, name, same=same, start=start, is_open=is_open)
         if word is not None:
             (offer,), refused = self._addressed([word.offer], known)
@@ -254,7 +261,7 @@ class Segments(SealedSource):
             offer = replace(offer, content=content)
         return super().evidence(offer, end)
 
-    def digest(self, part: Part) -> str:
+    def digest(self, part: SealedPart) -> str:
         with self._steady(part) as path:
             return checksum(path)
 
@@ -265,7 +272,7 @@ class Segments(SealedSource):
 
     # Keeps P19.
     @contextmanager
-    def _steady(self, part: Part) -> Iterator[Path]:
+    def _steady(self, part: SealedPart) -> Iterator[Path]:
         """The file of a part, to be read in the block. FileNotFoundError: another one is there, or
         it was written to.
         """
@@ -293,14 +300,14 @@ class Segments(SealedSource):
         except CorruptionError as error:
             raise SourceError(f"{claim.name!r}: {error}. {_ONLY_COPY}", next=AGAIN) from error
 
-    def probe(self) -> tuple[str, Look]:
+    def probe(self) -> tuple[str, ExecutorCheck]:
         return probe.of_spool(self.context, self.sealed)
 
     def service(self, horizon: timedelta) -> str:
         return probe.of_service(self.context, horizon)
 
     # Keeps Q5.
-    def put_away(self, known: Partition) -> bool:
+    def archive_part(self, known: Partition) -> bool:
         """Remove a segment. It is finalized, and stayed for source.keep_spool."""
         try:
             if self.now(known.name).fingerprint != known.fingerprint:
@@ -316,10 +323,10 @@ class Segments(SealedSource):
         return True
 
 
-def _part(name: str, found: os.stat_result) -> Part:
+def _part(name: str, found: os.stat_result) -> SealedPart:
     """A file as a part. What it is known by holds all that changes when it is written again."""
     stamp = f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
-    return Part(
+    return SealedPart(
         name=name,
         identity=f"{found.st_dev}:{stamp}",
         fingerprint=f"{stamp}:{found.st_ctime_ns}",

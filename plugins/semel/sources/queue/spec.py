@@ -13,8 +13,8 @@ from semel import settings
 from semel.declare.parts import Duration, Model, OnRefused, Select, Size, Text, path_problem
 from semel.declare.place import Location, reached
 from semel.model.batch import Log
-from semel.sources import Received
-from semel.sources.messages import CONNECTION, Messages, Problem
+from semel.sources import ReceiveResult
+from semel.sources.messages import CONNECTION, MessagesSpec, Problem
 
 if TYPE_CHECKING:
     from semel.clients.queue import Queue
@@ -54,7 +54,7 @@ class Until(Model):
     """It has so many bytes of values."""
 
 
-class QueueSource(Messages):
+class QueueSourceSpec(MessagesSpec):
     """The messages of a queue, as a spool on this machine has them."""
 
     unit: ClassVar[str] = "messages"
@@ -66,7 +66,7 @@ class QueueSource(Messages):
     own_folder: ClassVar[bool] = True
     receives: ClassVar[bool] = True
     aside: ClassVar[tuple[str, ...]] = (
-        *Messages.aside, "spool", "keep_spool", "until", "receivers",
+        *MessagesSpec.aside, "spool", "keep_spool", "until", "receivers",
     )  # fmt: skip
 
     connection: str | None = Field(default=None, pattern=CONNECTION)
@@ -114,7 +114,7 @@ class QueueSource(Messages):
         """
         raise NotImplementedError
 
-    def receive(self, pipeline: str, until: Until | None, log: Log) -> Received:
+    def receive(self, pipeline: str, until: Until | None, log: Log) -> ReceiveResult:
         """As `semel.sources.queue.receive`. `until`: None: for ever."""
         from semel.sources.queue.receive import Bounds, receive
 
@@ -216,10 +216,10 @@ class QueueSource(Messages):
         yield from self._value_problems()
 
 
-class NatsSource(QueueSource):
+class NatsSourceSpec(QueueSourceSpec):
     """A stream of NATS JetStream, by a durable pull consumer."""
 
-    aside: ClassVar[tuple[str, ...]] = (*QueueSource.aside, "connection", "servers", "address")
+    aside: ClassVar[tuple[str, ...]] = (*QueueSourceSpec.aside, "connection", "servers", "address")
 
     type: Literal["nats"]
     """The kind of source."""
@@ -288,10 +288,10 @@ class NatsSource(QueueSource):
             yield ("connection",), "declare either connection or servers"
 
 
-class SqsSource(QueueSource):
+class SqsSourceSpec(QueueSourceSpec):
     """A queue of Amazon SQS."""
 
-    aside: ClassVar[tuple[str, ...]] = (*QueueSource.aside, "connection", "endpoint")
+    aside: ClassVar[tuple[str, ...]] = (*QueueSourceSpec.aside, "connection", "endpoint")
 
     type: Literal["sqs"]
     """The kind of source."""
@@ -326,10 +326,10 @@ class SqsSource(QueueSource):
         return [(f"sqs://{url.netloc}", url.path.removeprefix("/"))]
 
 
-class PubsubSource(QueueSource):
+class PubsubSourceSpec(QueueSourceSpec):
     """A subscription of Google Pub/Sub."""
 
-    aside: ClassVar[tuple[str, ...]] = (*QueueSource.aside, "connection")
+    aside: ClassVar[tuple[str, ...]] = (*QueueSourceSpec.aside, "connection")
 
     type: Literal["pubsub"]
     """The kind of source."""
@@ -353,4 +353,4 @@ class PubsubSource(QueueSource):
         return [("pubsub", f"subscription:{project}:{name}")]
 
 
-DECLARED = (NatsSource, SqsSource, PubsubSource)
+DECLARED = (NatsSourceSpec, SqsSourceSpec, PubsubSourceSpec)

@@ -33,8 +33,8 @@ from semel.declare import ddl
 from semel.declare.ddl import ColumnType
 from semel.errors import CorruptionError, SourceError
 from semel.model.batch import Claim
-from semel.sources.reread import Lines
-from semel.sources.spec import Records
+from semel.sources.reread import ClaimedRecords
+from semel.sources.spec import SourceSpec
 from semel.storage import checksum
 
 _ROWS_PASSED = 50_000
@@ -62,7 +62,7 @@ _MILLISECONDS_MAX = (2**63 - 1) // 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowLines(Lines):
+class RowLines(ClaimedRecords):
     """Rows of one claim. `rows`: their columns as they were read; None: they cannot be read. `far`:
     by row, the columns that microseconds do not hold, in milliseconds.
     """
@@ -109,7 +109,7 @@ class ByContent:
         return path
 
 
-class Parts:
+class ClaimedParts:
     """Finds claimed files by their content, and reads their rows."""
 
     def __init__(self, others: Callable[[], list[str]]) -> None:
@@ -149,8 +149,8 @@ class Parts:
         self._folder.cleanup()
 
     def read(
-        self, claim: Claim, batch: int, source: Records, record_id: Collection[str]
-    ) -> Iterator[Lines]:
+        self, claim: Claim, batch: int, source: SourceSpec, record_id: Collection[str]
+    ) -> Iterator[ClaimedRecords]:
         """The rows of a claim. SourceError: no file has its content."""
         path = self._files.path(claim, self._places(claim))
         if path is None:
@@ -162,13 +162,13 @@ class Parts:
         path: str | os.PathLike,
         claim: Claim,
         batch: int,
-        source: Records,
+        source: SourceSpec,
         record_id: Collection[str],
         *,
         size: int,
         first: int = 0,
         fixed: Mapping[str, pa.Scalar] = MappingProxyType({}),
-    ) -> Iterator[Lines]:
+    ) -> Iterator[ClaimedRecords]:
         """The rows of a claim that are in one file, of `size` bytes, whose first row has the
         position `first`. `fixed`: columns that it does not hold, each with its one value.
         """
@@ -194,10 +194,10 @@ class _Reading:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: ClaimedParts,
         claim: Claim,
         batch: int,
-        source: Records,
+        source: SourceSpec,
         record_id: Collection[str],
         path: str,
         size: int,
@@ -219,7 +219,7 @@ class _Reading:
         self._left: pa.Table | None = None
         self._asked_from = self._low
 
-    def run(self) -> Iterator[Lines]:
+    def run(self) -> Iterator[ClaimedRecords]:
         with pq.ParquetFile(
             self._path, page_checksum_verification=True, pre_buffer=False,
             buffer_size=_BUFFER_BYTES, coerce_int96_timestamp_unit="us",
@@ -304,7 +304,7 @@ class _Reading:
                     at += some.num_rows
         self._far_rows, self._far = np.concatenate(rows), pa.concat_tables(held) if held else None
 
-    def _given(self, held: list[pa.Table], at: int) -> Generator[Lines, None, int]:
+    def _given(self, held: list[pa.Table], at: int) -> Generator[ClaimedRecords, None, int]:
         """Rows from `at` on. Returns the row behind them."""
         if not held:
             return at
@@ -407,7 +407,7 @@ class _Reading:
         self._asked_from = int(self._bounds[min(next_one, len(self._bounds) - 1)])
         self._found = self._left = None
 
-    def _lines(self, rows: pa.Table, at: int) -> Lines:
+    def _lines(self, rows: pa.Table, at: int) -> ClaimedRecords:
         count, bad, values = rows.num_rows, {}, {}
         columns = {name: rows.column(name).combine_chunks() for name in self._kinds}
         found = self._by_duck(at, count)
@@ -452,7 +452,7 @@ class _Reading:
             beside = made.column("beside").combine_chunks().cast(self._beside)
         return self._made(at, count, bad=bad, beside=beside, rows=pa.table(columns), far=far)
 
-    def _unread(self, low: int, count: int) -> Lines:
+    def _unread(self, low: int, count: int) -> ClaimedRecords:
         bad = dict.fromkeys(range(count), "its row group cannot be read")
         return self._made(low, count, bad=bad, beside=pa.nulls(count, self._beside), rows=None)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from semel.errors import AGAIN, ChangedError, CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.sources import GIVE_UP, Partition
-from semel.sources.sealed.parts import Opens, Part
+from semel.sources.sealed.parts import Opens, SealedPart
 
 _EVIDENCE = {"content": str, "stamp": str, "bytes": int}
 
@@ -35,7 +35,7 @@ def find(source: Opens, claims: Collection[Claim], batch_id: int) -> list[Claim]
 
 
 # Keeps S6.
-def proven(source: Opens, claim: Claim, batch_id: int) -> Part:
+def proven(source: Opens, claim: Claim, batch_id: int) -> SealedPart:
     """The part of a claim, under its name. ChangedError: it has other content by now. SourceError:
     it is away. CorruptionError: the claim says nothing of a part.
 
@@ -80,7 +80,7 @@ def _no_longer(source: Opens, claim: Claim, batch_id: int, what: str) -> str:
     )
 
 
-def _has_content(source: Opens, claim: Claim | Partition, part: Part) -> bool:
+def _has_content(source: Opens, claim: Claim | Partition, part: SealedPart) -> bool:
     if part.length not in (None, claim.evidence.get("bytes")):
         return False
     return source.digest(part) == claim.evidence.get("content")
@@ -90,14 +90,14 @@ class _Contents:
     """Parts by their content. Those of one length are hashed when one of them is asked for, once.
     """
 
-    def __init__(self, source: Opens, parts: Collection[Part]) -> None:
+    def __init__(self, source: Opens, parts: Collection[SealedPart]) -> None:
         self._source = source
-        self._by_length: dict[int, list[Part]] = defaultdict(list)
+        self._by_length: dict[int, list[SealedPart]] = defaultdict(list)
         for part in parts:
             self._by_length[part.length].append(part)
-        self._by_content: dict[tuple[int, str], list[Part]] = defaultdict(list)
+        self._by_content: dict[tuple[int, str], list[SealedPart]] = defaultdict(list)
 
-    def of(self, known: Claim | Partition) -> Iterator[Part]:
+    def of(self, known: Claim | Partition) -> Iterator[SealedPart]:
         """The parts that have the content of a claim or a partition."""
         length, content = known.evidence.get("bytes"), known.evidence.get("content")
         for part in self._by_length.pop(length, ()):
@@ -107,7 +107,7 @@ class _Contents:
 
 
 def locate(
-    source: Opens, there: list[Part], partitions: list[Partition]
+    source: Opens, there: list[SealedPart], partitions: list[Partition]
 ) -> list[Partition | None]:
     """As `Source.locate`: under the name, else by content. Of two that one part may be, the newer
     one gets it.
@@ -124,7 +124,7 @@ def locate(
 
 
 def locate_by_name(
-    source: Opens, there: Sequence[Part], partitions: list[Partition]
+    source: Opens, there: Sequence[SealedPart], partitions: list[Partition]
 ) -> list[Partition | None]:
     """As `Source.locate`, where a name is a part's for ever. One with other content is refused by
     the next plan.
@@ -137,14 +137,14 @@ def locate_by_name(
     ]  # fmt: skip
 
 
-def _can_be(source: Opens, known: Partition, part: Part) -> bool:
+def _can_be(source: Opens, known: Partition, part: SealedPart) -> bool:
     """Whether a part has a partition's content; no, where it cannot be read."""
     with suppress(OSError, CorruptionError):
         return _has_content(source, known, part)
     return False
 
 
-def _at(source: Opens, known: Partition, part: Part) -> Partition:
+def _at(source: Opens, known: Partition, part: SealedPart) -> Partition:
     """A partition whose content a part has. A plan looks at it again: it is not settled."""
     seen = max(known.seen, known.reached)
     with suppress(OSError):

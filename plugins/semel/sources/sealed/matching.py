@@ -18,22 +18,22 @@ from enum import StrEnum
 
 from semel.errors import SourceError
 from semel.sources import (
-    Gone,
-    Known,
-    Matched,
+    LostRange,
+    LedgerView,
+    MatchResult,
     Partition,
     Refusal,
     RefusedError,
     Window,
-    Word,
+    Acceptance,
     accept_command,
-    accepting,
+    bare_accept_command,
     in_window,
 )
-from semel.sources.sealed.parts import Listing, Looked, Opens, Part, PartOffer
+from semel.sources.sealed.parts import PartListing, Looked, Opens, SealedPart, PartOffer
 
 
-class Own(StrEnum):
+class NameMatch(StrEnum):
     """What the ledger knows under the part's name."""
 
     FREE = "free"
@@ -60,7 +60,7 @@ class Twin(StrEnum):
     """It was gone, and somebody accepted the rest of it as lost."""
 
 
-class Does(StrEnum):
+class PartDecision(StrEnum):
     """What a plan does with a part."""
 
     BEGIN = "begin"
@@ -75,30 +75,30 @@ class Does(StrEnum):
     """The last three are refusals: a person decides."""
 
 
-REFUSED = frozenset({Does.CHANGED, Does.COPY, Does.RETURNED})
+REFUSED = frozenset({PartDecision.CHANGED, PartDecision.COPY, PartDecision.RETURNED})
 
 
 # Keeps P22.
-def judge(own: Own, twin: Twin, *, by_position: bool) -> Does:
+def judge(own: NameMatch, twin: Twin, *, by_position: bool) -> PartDecision:
     """The decision table: all 40 cases.
 
     With a record id a copy is read: what it repeats is dropped.
     """
-    if own is Own.SAME:
-        return Does.GO_ON
+    if own is NameMatch.SAME:
+        return PartDecision.GO_ON
     if twin is Twin.LEFT:
-        return Does.TAKE_UP
-    if own is Own.OTHER:
-        return Does.CHANGED
+        return PartDecision.TAKE_UP
+    if own is NameMatch.OTHER:
+        return PartDecision.CHANGED
     if twin is Twin.LOST:
-        return Does.RETURNED
+        return PartDecision.RETURNED
     if by_position and twin is not Twin.NONE:
-        return Does.COPY
-    return Does.GO_ON if own is Own.UNREAD else Does.BEGIN
+        return PartDecision.COPY
+    return PartDecision.GO_ON if own is NameMatch.UNREAD else PartDecision.BEGIN
 
 
 @dataclass(kw_only=True)
-class Judged:
+class JudgedPart:
     """A part that was opened, and what a plan does with it.
 
     `held`: the partition of its name. `twin`: the partition of its content under another name, or
@@ -108,22 +108,22 @@ class Judged:
 
     looked: Looked
     held: Partition | None
-    own: Own
-    twin: Partition | Part | None = None
+    own: NameMatch
+    twin: Partition | SealedPart | None = None
     state: Twin = Twin.NONE
-    does: Does = Does.BEGIN
+    does: PartDecision = PartDecision.BEGIN
     twin_retired: bool = False
     lost: int = 0
     content: str | None = None
 
     @property
-    def part(self) -> Part:
+    def part(self) -> SealedPart:
         return self.looked.part
 
     @property
     def known(self) -> Partition | None:
         """The partition that it goes on in; None: a new one."""
-        return {Does.GO_ON: self.held, Does.TAKE_UP: self.twin}.get(self.does)
+        return {PartDecision.GO_ON: self.held, PartDecision.TAKE_UP: self.twin}.get(self.does)
 
 
 @dataclass(kw_only=True)
@@ -131,10 +131,10 @@ class Sorting:
     """One pass over what a source shows and what the ledger knows of it."""
 
     source: Opens
-    shown: Listing
-    known: Known
+    shown: PartListing
+    known: LedgerView
     window: Window
-    judged: list[Judged] = field(default_factory=list)
+    judged: list[JudgedPart] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     taken: set[int] = field(default_factory=set)
     retired: set[int] = field(default_factory=set)
@@ -144,7 +144,7 @@ class Sorting:
     def run(self) -> "Sorting":
         self._open = {k.source_partition_id: k for k in self.known.partitions}
         self._by_name = {k.name: k for k in self.known.partitions}
-        self._names = {part.name for part in self.shown.found}
+        self._names = {part.name for part in self.shown.items}
         self._hidden = {refusal.name for refusal in self.shown.refused}
         self._look()
         self._match()
@@ -163,15 +163,15 @@ class Sorting:
                 self._open_one(part)
             else:
                 others.append(part)
-        self.taken = {j.held.source_partition_id for j in self.judged if j.own is Own.SAME}
+        self.taken = {j.held.source_partition_id for j in self.judged if j.own is NameMatch.SAME}
         if self.taken != self._open.keys():  # One of the others may have the content of the rest.
             for part in others:
                 self._open_one(part)
 
-    def _open_one(self, part: Part) -> None:
+    def _open_one(self, part: SealedPart) -> None:
         held = self._by_name.get(part.name)
         try:
-            one = Judged(looked=self.source.look(part), held=held, own=Own.FREE)
+            one = JudgedPart(looked=self.source.look(part), held=held, own=NameMatch.FREE)
             if held is not None:
                 one.own = self._own(one, held)
             self.judged.append(one)
@@ -185,7 +185,7 @@ class Sorting:
         """All names but one of what is shown under several: a settled one, else one that is known.
         """
         several = defaultdict(list)
-        for part in self.shown.found:
+        for part in self.shown.items:
             several[part.identity].append(part)
         unsettled = {part.name for part in self.known.unsettled}
         for parts in several.values():
@@ -198,15 +198,15 @@ class Sorting:
                     if part is not kept:
                         yield part.name, refusal(part, "hard link", what)
 
-    def _own(self, one: Judged, held: Partition) -> Own:
+    def _own(self, one: JudgedPart, held: Partition) -> NameMatch:
         if held.fingerprint == one.part.fingerprint:
             one.content = held.evidence.get("content")
-            return Own.SAME
+            return NameMatch.SAME
         if self._has(one, held):
-            return Own.SAME
-        return Own.OTHER if held.reached else Own.UNREAD
+            return NameMatch.SAME
+        return NameMatch.OTHER if held.reached else NameMatch.UNREAD
 
-    def _has(self, one: Judged, partition: Partition) -> bool:
+    def _has(self, one: JudgedPart, partition: Partition) -> bool:
         """Whether a part has the content that a partition had. It is read for that once."""
         if not one.looked.key or one.looked.key != partition.evidence.get("head_hash"):
             return False
@@ -218,7 +218,9 @@ class Sorting:
         """Hold parts against partitions of their content, and give away those that no part holds;
         then hold those that would be read against each other.
         """
-        asked = [j for j in self.judged if j.own is not Own.SAME and j.looked.key and j.looked.rows]
+        asked = [
+            j for j in self.judged if j.own is not NameMatch.SAME and j.looked.key and j.looked.rows
+        ]
         alike, unread = self._alike(asked)
         self.judged = [one for one in self.judged if one.part.name not in unread]
         asked = [one for one in asked if one.part.name not in unread]
@@ -238,19 +240,19 @@ class Sorting:
             if one.state is Twin.LEFT:
                 self.taken.add(one.twin.source_partition_id)
         for one in self.judged:
-            held = one.own is not Own.SAME and one.held
+            held = one.own is not NameMatch.SAME and one.held
             if held and (held.source_partition_id in self.taken or self._is_away(held)):
-                one.own = Own.FREE
+                one.own = NameMatch.FREE
         if self.source.context.by_position:
             self._compare(asked)
 
     # Keeps P22.
-    def _compare(self, asked: list[Judged]) -> None:
+    def _compare(self, asked: list[JudgedPart]) -> None:
         """Of the parts of one content that would be read, keep one: that of a known name first."""
-        first: dict[str, Part] = {}
-        for one in sorted(asked, key=lambda one: one.own is not Own.UNREAD):
-            read = one.own is Own.UNREAD or (
-                one.own is Own.FREE and in_window(one.part.when, self.window)
+        first: dict[str, SealedPart] = {}
+        for one in sorted(asked, key=lambda one: one.own is not NameMatch.UNREAD):
+            read = one.own is NameMatch.UNREAD or (
+                one.own is NameMatch.FREE and in_window(one.part.when, self.window)
             )
             if read and one.state is Twin.NONE and one.content and not one.looked.refused:
                 kept = first.setdefault(one.content, one.part)
@@ -258,7 +260,7 @@ class Sorting:
                     one.state, one.twin = Twin.HELD, kept
 
     # Keeps P22.
-    def _alike(self, asked: list[Judged]) -> tuple[dict[str, list[Partition]], set[str]]:
+    def _alike(self, asked: list[JudgedPart]) -> tuple[dict[str, list[Partition]], set[str]]:
         """By content, the partitions that some parts may be; and the names of parts that cannot be
         read to their end.
 
@@ -274,7 +276,7 @@ class Sorting:
         hashed = keys | {k.evidence.get("head_hash") for k in waiting}
         hashed |= several if self.source.context.by_position else set()
         for one in asked:
-            wanted = one.looked.key in hashed or one.own is Own.UNREAD
+            wanted = one.looked.key in hashed or one.own is NameMatch.UNREAD
             if one.content is not None or not wanted:
                 continue
             try:
@@ -320,12 +322,12 @@ class Sorting:
             self.shown.complete and known.name not in self._names and known.name not in self._hidden
         ) or self.source.is_put_away(known)
 
-    def gone(self) -> list[Gone]:
+    def gone(self) -> list[LostRange]:
         """The partitions that no part holds any more."""
-        moved = (j for j in self.judged if j.held and j.does is Does.TAKE_UP)
+        moved = (j for j in self.judged if j.held and j.does is PartDecision.TAKE_UP)
         over = {j.held.source_partition_id for j in moved}
         return [
-            Gone(partition=k, seen=max(k.seen, k.reached))
+            LostRange(partition=k, seen=max(k.seen, k.reached))
             for k in self.known.partitions
             if k.source_partition_id not in self.taken
             and (k.source_partition_id in over or self._is_away(k))
@@ -344,7 +346,7 @@ class Sorting:
 
 
 # Keeps P31.
-def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matched:
+def match(source: Opens, shown: PartListing, known: LedgerView, window: Window) -> MatchResult:
     """As `Source.match`."""
     found = Sorting(source=source, shown=shown, known=known, window=window).run()
     offers, refused, renamed, begun = [], [*found.refused, *found.kept()], [], []
@@ -364,21 +366,21 @@ def match(source: Opens, shown: Listing, known: Known, window: Window) -> Matche
             offers.append(replace(offer, end=offer.seen if wanted else 0))
             if one.known is None and not offer.seen:
                 begun.append(offer)
-    return Matched(
+    return MatchResult(
         offers=offers,
         refused=refused,
-        gone=found.gone(),
+        lost=found.gone(),
         renamed=renamed,
         begun=begun,
         resumed=tuple(
             (j.part.name, j.twin.name)
             for j in found.judged
-            if j.does is Does.TAKE_UP and j.twin.reached
+            if j.does is PartDecision.TAKE_UP and j.twin.reached
         ),
     )
 
 
-def _is_to_be_read(one: Judged) -> bool:
+def _is_to_be_read(one: JudgedPart) -> bool:
     reached = one.known.reached if one.known else 0
     return one.looked.rows > reached or not one.looked.key
 
@@ -404,7 +406,7 @@ def offer_of(
     )
 
 
-def by_name(known: Known, parts: Iterable[Part]) -> dict[str, Partition]:
+def by_name(known: LedgerView, parts: Iterable[SealedPart]) -> dict[str, Partition]:
     """The partition of each name: the open one, else the newest that was closed."""
     held = {k.name: k for k in known.partitions}
     new = [part.name for part in parts if part.name not in held]
@@ -413,7 +415,7 @@ def by_name(known: Known, parts: Iterable[Part]) -> dict[str, Partition]:
 
 
 # Keeps P22.
-def content_of(source: Opens, part: Part) -> str:
+def content_of(source: Opens, part: SealedPart) -> str:
     """The digest of all bytes of a part. RefusedError: it cannot be read. FileNotFoundError: it is
     not as it was listed.
     """
@@ -426,9 +428,9 @@ def content_of(source: Opens, part: Part) -> str:
 
 
 def word(
-    source: Opens, shown: Listing, known: Known, name: str,
+    source: Opens, shown: PartListing, known: LedgerView, name: str,
     *, same: bool, start: int, is_open: bool,
-) -> Word | None:
+) -> Acceptance | None:
     """As `Source.accept`."""
     found = Sorting(source=source, shown=shown, known=known, window=None).run()
     one = next((one for one in found.judged if one.part.name == name), None)
@@ -440,7 +442,7 @@ def word(
         raise SourceError(
             f"{name!r} cannot go on where another one stood: a {noun} of this format is never "
             "read on, as each is whole; accept it as a new generation instead",
-            next=accepting(pipeline, name),
+            next=bare_accept_command(pipeline, name),
         )
     if not one.looked.key:
         why = one.looked.refused.detail if one.looked.refused else "it has no end yet"
@@ -449,7 +451,7 @@ def word(
         unit = source.context.declared.unit
         raise SourceError(f"{name!r} has {one.looked.rows} {unit}, and none begins at {start}")
     before = [k for k in known.partitions if k.identity == one.part.identity and k != one.held]
-    if one.held and one.own is Own.FREE:
+    if one.held and one.own is NameMatch.FREE:
         before.append(one.held)
     if before:
         raise SourceError(
@@ -459,7 +461,7 @@ def word(
         )
     content = one.content or content_of(source, one.part)
     offer = offer_of(one.looked, None, content)
-    return Word(
+    return Acceptance(
         offer=replace(offer, start=start, reason="repeated"),
         ended=[one.held] if one.held else [],
     )
@@ -477,24 +479,24 @@ def unrefused(pipeline: str, name: str, as_what: str, *, may_be: bool) -> None:
 def new_word(
     pipeline: str, name: str, as_what: str, old: Partition, offer: Callable[[], PartOffer],
     *, same: bool, start: int,
-) -> Word:  # fmt: skip
+) -> Acceptance:  # fmt: skip
     """The word for other content, which is read whole. SourceError for a part of it."""
     if same or start:
         raise SourceError(
             f"{name!r} is {as_what}: all of it is accepted, or nothing",
-            next=accepting(pipeline, name),
+            next=bare_accept_command(pipeline, name),
         )
-    return Word(offer=offer(), ended=[] if old.closed else [old])
+    return Acceptance(offer=offer(), ended=[] if old.closed else [old])
 
 
-def refusal(part: Part, reason: str, detail: str) -> Refusal:
+def refusal(part: SealedPart, reason: str, detail: str) -> Refusal:
     """A refused part."""
     text = detail.removeprefix(f"{part.name!r}: ")  # The refusal itself has the name.
     text = "".join(char if char.isprintable() else "?" for char in text)
     return Refusal(name=part.name, reason=reason, detail=text, when=part.when)
 
 
-def unreadable(part: Part, error: OSError) -> Refusal:
+def unreadable(part: SealedPart, error: OSError) -> Refusal:
     """The refusal of a part that cannot be read."""
     return refusal(part, "unreadable", f"{error.strerror}; give the reader access")
 
@@ -507,9 +509,9 @@ def show(source: Opens, known: Partition) -> str:
     )
 
 
-def _refused(source: Opens, one: Judged) -> Refusal:
+def _refused(source: Opens, one: JudgedPart) -> Refusal:
     accept = accept_command(source.context, one.part.name)
-    if one.does is Does.CHANGED:
+    if one.does is PartDecision.CHANGED:
         now = f"{one.looked.rows} {source.context.declared.unit}"
         if not one.looked.key:
             now = "no whole content"
@@ -520,7 +522,7 @@ def _refused(source: Opens, one: Judged) -> Refusal:
         if source.context.by_position:
             detail += "; without a record_id, what it repeats is written again"
         return refusal(one.part, one.does, detail)
-    if one.does is Does.RETURNED:
+    if one.does is PartDecision.RETURNED:
         unit = source.context.declared.unit
         on = accept_command(source.context, one.part.name, f"--from {one.lost}")
         detail = (

@@ -12,7 +12,7 @@ from semel.declare.context import Context
 from semel.declare.wording import some_of
 from semel.errors import first_line
 from semel.sources.sealed.matching import refusal
-from semel.sources.sealed.parts import Looked, Part
+from semel.sources.sealed.parts import Looked, SealedPart
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _TAIL_BYTES = 8
@@ -22,11 +22,11 @@ At = Callable[[int, int], bytes]
 """(start, length) -> the bytes there, fewer at the end."""
 
 
-class Unusable(Exception):
+class UnreadablePartError(Exception):
     """A part can never be read as it is. Arguments: reason and detail of its refusal."""
 
 
-def looked(context: Context, part: Part, file: Any, at: At) -> Looked | None:
+def looked(context: Context, part: SealedPart, file: Any, at: At) -> Looked | None:
     """What a part is, by its footer. None: it has none yet. Unusable: it never gets one.
 
     `file`: a binary file, and `at` reads of it. OSError: it cannot be read.
@@ -35,7 +35,7 @@ def looked(context: Context, part: Part, file: Any, at: At) -> Looked | None:
     return None if footer is None else _read(context, part, file, footer)
 
 
-def _read(context: Context, part: Part, file: Any, footer: bytes) -> Looked:
+def _read(context: Context, part: SealedPart, file: Any, footer: bytes) -> Looked:
     """What a footer says. Nobody but its key looks at it as bytes."""
     import pyarrow as pa
 
@@ -55,7 +55,7 @@ def _read(context: Context, part: Part, file: Any, footer: bytes) -> Looked:
         if parquet.is_passing(error):
             raise
         why = f"its footer cannot be read ({first_line(error)}); replace the {_noun(context)}"
-        raise Unusable("damaged", why) from error
+        raise UnreadablePartError("damaged", why) from error
     refused = None
     if misfits:
         advice = advice or f"Replace the {_noun(context)}, or correct the pipeline's schema"
@@ -73,13 +73,13 @@ def _footer(at: At, size: int) -> bytes | None:
     head, tail = at(0, len(_MAGIC)), at(max(0, size - _TAIL_BYTES), _TAIL_BYTES)
     if _ENCRYPTED in (head, tail[-len(_ENCRYPTED) :]):
         why = "its footer is encrypted, and semel has no keys; take it out of the source"
-        raise Unusable("encrypted", why)
+        raise UnreadablePartError("encrypted", why)
     if not _MAGIC.startswith(head):
         why = "it does not begin as a Parquet file does; take it out of the source"
-        raise Unusable("damaged", why)
+        raise UnreadablePartError("damaged", why)
     if size < len(_MAGIC) + _TAIL_BYTES or tail[-len(_MAGIC) :] != _MAGIC:
         return None
     length = int.from_bytes(tail[:4], "little") + _TAIL_BYTES
     if length > size - len(_MAGIC):
-        raise Unusable("damaged", "its footer is longer than the file; replace the file")
+        raise UnreadablePartError("damaged", "its footer is longer than the file; replace the file")
     return at(size - length, length)

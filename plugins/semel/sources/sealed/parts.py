@@ -14,11 +14,11 @@ from typing import Protocol
 
 from semel.declare.context import Context
 from semel.model.batch import Claim
-from semel.sources import Evidence, Offer, Partition, Refusal, Shown
+from semel.sources import Evidence, Offer, Partition, Refusal, SourceListing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class SealedPart:
     """A part as it is listed. `identity` survives a rename, and no two parts share one, unless they
     are one. `fingerprint` changes with the content. `length`: its bytes; None: only opening it
     tells.
@@ -32,10 +32,10 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing(Shown):
+class PartListing(SourceListing):
     """All parts, oldest first. Not `complete`: what is not listed may be there all the same."""
 
-    found: Sequence[Part]
+    items: Sequence[SealedPart]
     complete: bool
 
 
@@ -47,7 +47,7 @@ class Looked:
     its end is still to come. `refused`: why its rows cannot be read. `evidence`: of the kind's own.
     """
 
-    part: Part
+    part: SealedPart
     length: int
     key: str = ""
     rows: int = 0
@@ -62,7 +62,7 @@ class PartOffer(Offer):
     `refused`: why none may be claimed.
     """
 
-    part: Part
+    part: SealedPart
     length: int
     content: str | None
     refused: Refusal | None = None
@@ -74,28 +74,28 @@ class Opens(Protocol):
     context: Context
 
     @abstractmethod
-    def discover(self) -> Listing:
+    def discover(self) -> PartListing:
         """As `Source.discover`. It opens nothing."""
 
     @abstractmethod
-    def look(self, part: Part) -> Looked:
+    def look(self, part: SealedPart) -> Looked:
         """Open a part, and read what it takes to know its rows and key.
 
         FileNotFoundError: it is not as it was listed. OSError: it cannot be read.
         """
 
     @abstractmethod
-    def digest(self, part: Part) -> str:
+    def digest(self, part: SealedPart) -> str:
         """The digest of all its bytes; it may take long. Errors as in `look`."""
 
     @abstractmethod
-    def now(self, name: str) -> Part:
+    def now(self, name: str) -> SealedPart:
         """The part that has a name now, without its time; it is not opened. OSError: there is none.
         """
 
-    def below(self) -> Sequence[Part]:
+    def below(self) -> Sequence[SealedPart]:
         """All parts that a claimed one may be among now, also those that are not listed."""
-        return self.discover().found
+        return self.discover().items
 
     def is_put_away(self, known: Partition) -> bool:  # noqa: ARG002 - most kinds stay
         """Whether a partition's part lies where collect has put it."""

@@ -14,19 +14,19 @@ from semel.model.batch import Claim
 from semel.model.split import Split
 from semel.sources import (
     Evidence,
-    Gone,
-    Known,
-    Matched,
+    LostRange,
+    LedgerView,
+    MatchResult,
     Partition,
     Refusal,
     RefusedError,
     Source,
     Window,
-    Word,
+    Acceptance,
     accept_command,
 )
 from semel.sources.sealed import claims, matching
-from semel.sources.sealed.parts import Listing, Looked, Opens, Part, PartOffer
+from semel.sources.sealed.parts import PartListing, Looked, Opens, SealedPart, PartOffer
 
 SPLIT_ROWS = 500_000
 """Rows that one task reads, or more where a row group has more: a third of a second's work by
@@ -41,10 +41,10 @@ class SealedSource(Opens, Source):
 
     split_size: ClassVar[int] = SPLIT_ROWS
 
-    def match(self, shown: Listing, known: Known, window: Window) -> Matched:
+    def match(self, shown: PartListing, known: LedgerView, window: Window) -> MatchResult:
         return matching.match(self, shown, known, window)
 
-    def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
+    def refuse_lost(self, gone: LostRange, spans: list[tuple[int, int]]) -> Refusal:
         known, unit = gone.partition, self.context.declared.unit
         shown = ", ".join(f"{start} to {end}" for start, end in spans)
         lost = accept_command(self.context, known.name, "--lost")
@@ -58,10 +58,12 @@ class SealedSource(Opens, Source):
         )
 
     # Keeps P6.
-    def stop(self, offer: PartOffer, start: int, end: int, room: int, *, first: bool) -> int:
+    def last_record_end(
+        self, offer: PartOffer, start: int, end: int, room: int, *, first: bool
+    ) -> int:
         return min(end, start + max(room, 1 if first else 0))
 
-    def room(self, offers: Sequence[PartOffer]) -> int:
+    def capacity(self, offers: Sequence[PartOffer]) -> int:
         """By the share of its bytes that a row of a part has."""
         limits = self.context.limits
         left, rows = limits.bytes_per_batch_max, 0
@@ -84,14 +86,21 @@ class SealedSource(Opens, Source):
         return {**offer.evidence, "content": content, "stamp": offer.fingerprint}
 
     def accept(
-        self, shown: Listing, known: Known, name: str, *, same: bool, start: int, is_open: bool
-    ) -> Word | None:
+        self,
+        shown: PartListing,
+        known: LedgerView,
+        name: str,
+        *,
+        same: bool,
+        start: int,
+        is_open: bool,
+    ) -> Acceptance | None:
         return matching.word(
             self, shown, known, name, same=same, start=start, is_open=is_open
         )
 
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
-        return claims.locate(self, self.discover().found, partitions)
+        return claims.locate(self, self.discover().items, partitions)
 
     def find(self, found: Collection[Claim], batch_id: int) -> list[Claim]:
         return claims.find(self, found, batch_id)
@@ -120,8 +129,8 @@ class SealedSource(Opens, Source):
 class NamedSource(SealedSource):
     """Sealed parts whose name is theirs for ever: under another name, no part is the same one."""
 
-    def below(self) -> Sequence[Part]:
+    def below(self) -> Sequence[SealedPart]:
         return []
 
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
-        return claims.locate_by_name(self, self.discover().found, partitions)
+        return claims.locate_by_name(self, self.discover().items, partitions)

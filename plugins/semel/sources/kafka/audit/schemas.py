@@ -20,7 +20,7 @@ _Read = Callable[[bytes, int], tuple[str, list[str]]]
 
 
 @dataclass(kw_only=True)
-class Texts:
+class ValueTexts:
     """What each value means as text, empty where that is none. By the value's index: `bad` says why
     it is none, `doubts` why readers may differ about it, `unknown` has the id that nobody knows."""
 
@@ -39,12 +39,12 @@ class Schemas:
         self._client: SchemaRegistryClient | None = None
         self._known = cache(self._asked)
 
-    def read(self, values: Sequence[bytes | None]) -> Texts:
+    def read(self, values: Sequence[bytes | None]) -> ValueTexts:
         """The JSON of values.
 
         TerminalError, UnavailableError: the registry does not answer as it should.
         """
-        found = Texts()
+        found = ValueTexts()
         for at, value in enumerate(values):
             text = ""
             if value is not None:
@@ -55,7 +55,7 @@ class Schemas:
             found.texts.append(text.encode())
         return found
 
-    def _text(self, at: int, value: bytes, found: Texts) -> str:
+    def _text(self, at: int, value: bytes, found: ValueTexts) -> str:
         if len(value) < _HEAD_BYTES or value[0] != 0:
             raise NotAvro("it does not begin with the byte 0 and a schema's id")
         if len(value) > limits.RECORD_BYTES_MAX:

@@ -15,14 +15,14 @@ from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, client, meaning
 from semel.clients.kafka.registry import Registry
 from semel.errors import CorruptionError, SourceError, UnavailableError
 from semel.model.batch import Claim
-from semel.sources.kafka.audit.schemas import Schemas, Texts
-from semel.sources.kafka.spec import KafkaSource
+from semel.sources.kafka.audit.schemas import Schemas, ValueTexts
+from semel.sources.kafka.spec import KafkaSourceSpec
 from semel.sources.messages import ALL
 from semel.sources.reread import (
     Auditor,
-    GoneError,
-    Lines,
-    Messages,
+    RecordsLostError,
+    ClaimedRecords,
+    ClaimedMessages,
     bad_csv,
     columns_of,
     in_order,
@@ -53,7 +53,7 @@ class _Known:
 
 
 @contextmanager
-def opened(source: KafkaSource, claims: Iterable[Claim]) -> "Iterator[Topics]":  # noqa: ARG001
+def opened(source: KafkaSourceSpec, claims: Iterable[Claim]) -> "Iterator[TopicAuditor]":  # noqa: ARG001
     """The topics that claims name."""
     cluster = Cluster(connection=source.connection, servers=source.bootstrap_servers)
     reading = cluster.consumer(
@@ -61,10 +61,10 @@ def opened(source: KafkaSource, claims: Iterable[Claim]) -> "Iterator[Topics]": 
         check_crcs=True, fetch_wait_max_ms=50,
     )  # fmt: skip
     with reading as consumer, cluster.admin() as admin, ExitStack() as registries:
-        yield Topics(cluster, consumer, admin, registries, source)
+        yield TopicAuditor(cluster, consumer, admin, registries, source)
 
 
-class Topics(Auditor):
+class TopicAuditor(Auditor):
     """Reads from one cluster, with one consumer."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Topics(Auditor):
         consumer: "Consumer",
         admin: "AdminClient",
         registries: ExitStack,
-        source: KafkaSource,
+        source: KafkaSourceSpec,
     ) -> None:
         self._cluster, self._consumer, self._admin = cluster, consumer, admin
         self._source = source
@@ -81,8 +81,12 @@ class Topics(Auditor):
         self._schemas = cache(lambda at: Schemas(Registry(declared=at), registries))
 
     def read(
-        self, claim: Claim, batch: int, source: KafkaSource, record_id: Collection[str]  # noqa: ARG002
-    ) -> tuple[tuple[str, ...], Iterator[Lines]]:
+        self,
+        claim: Claim,
+        batch: int,
+        source: KafkaSourceSpec,
+        record_id: Collection[str],  # noqa: ARG002
+    ) -> tuple[tuple[str, ...], Iterator[ClaimedRecords]]:
         found, schemas = self._messages(claim, self.place_of(claim)), None
         if source.value == "avro":  # Where the registry is declared to be now.
             schemas = self._schemas(self._source.registry or source.registry)
@@ -197,17 +201,17 @@ def _check_written(claim: Claim, last: "Message") -> None:
         )
 
 
-def _deleted(claim: Claim) -> GoneError:
-    return GoneError(f"{claim.name!r}: offsets from {claim.start} on were deleted since")
+def _deleted(claim: Claim) -> RecordsLostError:
+    return RecordsLostError(f"{claim.name!r}: offsets from {claim.start} on were deleted since")
 
 
 def _lines(
     batch: int,
     claim: Claim,
-    source: KafkaSource,
+    source: KafkaSourceSpec,
     found: Sequence["Message"],
     schemas: Schemas | None,
-) -> Messages:
+) -> ClaimedMessages:
     """Messages as records: one is no record where it has no value, unless that is declared."""
     values = [message.value() for message in found]
     nothing = np.array([value is None for value in values], bool)
@@ -215,7 +219,7 @@ def _lines(
     beside, bad = _beside(source, found)
     offsets = [message.offset() for message in found]
     lengths = [len(text) for text in read.texts]
-    return Messages(
+    return ClaimedMessages(
         batch=batch,
         claim=claim,
         data=b"".join(read.texts),
@@ -235,9 +239,9 @@ def _lines(
     )
 
 
-def _plain(source: KafkaSource, values: Sequence[bytes | None]) -> Texts:
+def _plain(source: KafkaSourceSpec, values: Sequence[bytes | None]) -> ValueTexts:
     """Values that are texts, or bytes, as they are."""
-    found = Texts(texts=[value or b"" for value in values])
+    found = ValueTexts(texts=[value or b"" for value in values])
     if source.value == "csv":
         there = {at: value for at, value in enumerate(values) if value is not None}
         found.bad.update(bad_csv(there, source.csv.delimiter))
@@ -245,7 +249,7 @@ def _plain(source: KafkaSource, values: Sequence[bytes | None]) -> Texts:
 
 
 def _beside(
-    source: KafkaSource, found: Sequence["Message"]
+    source: KafkaSourceSpec, found: Sequence["Message"]
 ) -> tuple[pa.StructArray | None, dict[int, str]]:
     """The columns that are not of the value; and the messages with one that does not fit."""
     raw: dict[str, list[bytes | None]] = {}
