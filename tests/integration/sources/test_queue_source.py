@@ -789,10 +789,10 @@ def test_a_receive_says_which_bound_ended_it(spool: Spool, nats: Nats) -> None:
     nats.publish(stream, values(0, 10))
     done = spec.source.receive(spec.name, Until(messages=4), quiet)
     assert (done.messages, done.ended_by, done.waiting) == (4, "until.messages", 6)
-    assert done.told().endswith("; until.messages ended it, and about 6 messages wait in the queue")
+    assert done.describe().endswith("; until.messages ended it, and about 6 messages wait in the queue")
     done = spec.source.receive(spec.name, Until(idle=timedelta(seconds=1)), quiet)
     assert (done.messages, done.ended_by, done.waiting) == (6, "until.idle", None)
-    assert "wait in the queue" not in done.told()
+    assert "wait in the queue" not in done.describe()
 
 
 def test_a_receive_needs_no_ledger(
