@@ -352,7 +352,7 @@ class Sink(ABC):
         `strays`: also rows elsewhere that claim to be of the batch; for the audit, within the
         sink's own block. There a sink may read once what it knows about all batches.
         RetryableError: the sink does not answer, or a replay has replaced the output meanwhile.
-        OutputGoneError: the target has deleted some rows by its own rules. SupersededError: the
+        OutputLostError: the target has deleted some rows by its own rules. SupersededError: the
         same, raised after the rows that remain. MiscountError, raised after the rows: some are
         missing, or there are too many. TerminalError: the rows cannot be read.
         """

@@ -101,7 +101,7 @@ class Auditor(ABC):
         """What a claim is of: the order of the columns in CSV, and its records, in pieces; as a
         batch declares its source. `record_id`: the columns whose values lose nothing.
 
-        GoneError: the source has deleted some. SourceError: it has others, or none. Both also while
+        RecordsLostError: the source has deleted some. SourceError: it has others, or none. Both also while
         pieces are taken. CorruptionError: the claim is of another kind.
         """
 

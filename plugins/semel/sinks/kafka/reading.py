@@ -59,7 +59,7 @@ def rows(
     target: KafkaTarget, marker: Published, note: ControlNote | CorruptionError | None
 ) -> Iterator[pa.Table]:
     """The rows of a finalized batch, some at once. TerminalError: they are not all there;
-    OutputGoneError: for the topic's retention has deleted some; SupersededError, at the end: for
+    OutputLostError: for the topic's retention has deleted some; SupersededError, at the end: for
     its compaction has.
 
     CorruptionError: a message that says that it is of the batch is no row of it, or its note is
