@@ -6,9 +6,9 @@ import signal
 
 import psutil
 import pytest
+from fix_stack import Stack
 from test_b_airflow import attempts, output, staged_to_the_middle
 
-from fix_stack import Stack
 from fixtures.batches.workbench import events
 from fixtures.wait import wait_for
 from semel_local.stack import process

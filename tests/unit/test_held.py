@@ -5,7 +5,16 @@ import itertools
 import pytest
 
 from semel.sinks import BatchNote
-from semel.sinks.held import Differences, BatchVerdict, Holds, KnownBatch, MarkerVerdict, compare, judge, named
+from semel.sinks.held import (
+    BatchVerdict,
+    Differences,
+    Holds,
+    KnownBatch,
+    MarkerVerdict,
+    compare,
+    judge,
+    named,
+)
 
 KNOWN = {told: number for number, told in enumerate((MarkerVerdict.LISTED, MarkerVerdict.POSSIBLE), 1)}
 

@@ -13,7 +13,7 @@ from semel.model.batch import Claim
 from semel.sources import LedgerView, MatchResult, Partition, Window
 from semel.sources.sealed.claims import find, locate
 from semel.sources.sealed.matching import NameMatch, Twin, judge, match, refusal
-from semel.sources.sealed.parts import PartListing, Looked, SealedPart
+from semel.sources.sealed.parts import Looked, PartListing, SealedPart
 
 DOCS = Path(__file__).parents[2] / "docs" / "files.md"
 

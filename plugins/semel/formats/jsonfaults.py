@@ -1,7 +1,7 @@
 """What is wrong with a JSON record that pyarrow refuses, and how it is said to their user.
 
-`RecordFaults` reads one record at a time, some 10 us each, so its verdict depends on nothing else. The
-parser hands it the records that msgspec refuses, and those with doubtful decimals or keys.
+`RecordFaults` reads one record at a time, some 10 us each, so its verdict depends on nothing else.
+The parser hands it the records that msgspec refuses, and those with doubtful decimals or keys.
 """
 
 import json

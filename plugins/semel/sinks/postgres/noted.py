@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from semel.errors import AGAIN, TerminalError
 from semel.model.manifest import Kind, Published
-from semel.sinks import DamagedNote, MiscountError, BatchNote, Notes, CommittedBatch
+from semel.sinks import BatchNote, CommittedBatch, DamagedNote, MiscountError, Notes
 from semel.sinks.held import compare, refuse_foreign
 from semel.sinks.postgres.link import Connection, filled, is_there, rights
 from semel.sinks.postgres.target import PostgresTarget

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from semel.clients.sql import query
 from semel.errors import AGAIN, TerminalError, first_line
-from semel.sinks import ReplacedOutput, CommittedBatch
+from semel.sinks import CommittedBatch, ReplacedOutput
 from semel.sinks.postgres.facts import examine
 from semel.sinks.postgres.link import (
     Connection,

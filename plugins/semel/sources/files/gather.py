@@ -29,8 +29,8 @@ from semel.sources.files.evidence import (
     still,
 )
 from semel.sources.files.facts import FileFacts, Knowledge, Lost, Recognised, Where
-from semel.sources.files.listing import ListedFile, FileListing, inodes_below
-from semel.sources.files.recognise import FileDecision, Match, InodeMatch, PathMatch, recognise
+from semel.sources.files.listing import FileListing, ListedFile, inodes_below
+from semel.sources.files.recognise import FileDecision, InodeMatch, Match, PathMatch, recognise
 from semel.sources.files.rotation import is_rotation
 
 

@@ -10,7 +10,7 @@ from semel.sources.files.facts import FileFacts, Knowledge, Recognised, Where
 from semel.sources.files.gather import gather
 from semel.sources.files.listing import FileListing
 from semel.sources.files.offers import offer_of, want
-from semel.sources.files.recognise import FileDecision, Match, InodeMatch
+from semel.sources.files.recognise import FileDecision, InodeMatch, Match
 from semel.sources.files.refusals import still_a_copy
 
 

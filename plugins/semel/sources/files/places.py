@@ -13,7 +13,7 @@ from semel.declare.context import Context
 from semel.sources import Partition
 from semel.sources.files.content import HEAD_BYTES
 from semel.sources.files.evidence import FilePartition, OpenedFile, look, prefixes, read_up_to
-from semel.sources.files.listing import ListedFile, FileListing
+from semel.sources.files.listing import FileListing, ListedFile
 
 
 def locate(

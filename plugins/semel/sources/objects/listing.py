@@ -78,8 +78,8 @@ class ObjectParts(Sequence[ObjectPart]):
         """Those at some places."""
         return _parts(self._rows.take(self._order.take(places)))
 
-    def looks(self) -> Iterator[str]:
-        """As `Shown.looks`, without an object for each."""
+    def signatures(self) -> Iterator[str]:
+        """As `SourceListing.signatures`, from the columns, without an object for each."""
         for at in range(0, len(self), _ROWS_AT_ONCE):
             rows = self._rows.take(self._order[at : at + _ROWS_AT_ONCE])
             name, length = rows["name"], rows["length"].cast(pa.large_string())
@@ -97,8 +97,7 @@ class ObjectListing(PartListing):
     scope: KeyScope
 
     def signatures(self) -> Iterator[str]:
-        """By the columns."""
-        return self.items.looks()
+        return self.items.signatures()
 
     def at(self, places: list[int]) -> list[ObjectPart]:
         return self.items.some(pa.array(places, pa.uint64()))

@@ -11,20 +11,20 @@ from typing import Protocol
 
 from semel.errors import SourceError
 from semel.sources import (
-    LostRange,
+    Acceptance,
     LedgerView,
+    LostRange,
     MatchResult,
     Partition,
     Refusal,
     Window,
-    Acceptance,
     accept_command,
     in_window,
 )
 from semel.sources.objects.listing import ObjectListing, ObjectPart
 from semel.sources.sealed.matching import (
-    PartDecision,
     NameMatch,
+    PartDecision,
     Twin,
     by_name,
     judge,

@@ -22,21 +22,21 @@ from semel.formats import declared as formats
 from semel.formats.table import source_format
 from semel.model.batch import Claim
 from semel.sources import (
+    Acceptance,
     Evidence,
-    LedgerView,
     ExecutorCheck,
+    LedgerView,
     MatchResult,
     Partition,
     RefusedError,
     Window,
-    Acceptance,
 )
 from semel.sources.objects import matching, probe
 from semel.sources.objects.content import ObjectContent, packing, unpacked
 from semel.sources.objects.listing import (
+    KeyScope,
     ObjectListing,
     ObjectPart,
-    KeyScope,
     list_objects,
     part_of,
 )

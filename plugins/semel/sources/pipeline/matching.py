@@ -12,13 +12,13 @@ from typing import NamedTuple
 from semel.errors import SourceError
 from semel.model.batch import run_of
 from semel.sources import (
-    LostRange,
+    Acceptance,
     LedgerView,
+    LostRange,
     MatchResult,
     Partition,
     Refusal,
     Window,
-    Acceptance,
     accept_command,
 )
 from semel.sources.sealed.matching import (
@@ -30,7 +30,7 @@ from semel.sources.sealed.matching import (
     unreadable,
     unrefused,
 )
-from semel.sources.sealed.parts import PartListing, Looked, Opens, PartOffer
+from semel.sources.sealed.parts import Looked, Opens, PartListing, PartOffer
 
 
 class UpstreamProgress(StrEnum):

@@ -18,20 +18,20 @@ from semel.errors import AGAIN, CorruptionError, SourceError
 from semel.formats.exact import misfit
 from semel.model.batch import Claim
 from semel.sources import (
-    LedgerView,
+    Acceptance,
     ExecutorCheck,
+    LedgerView,
     MatchResult,
     Refusal,
     RefusedError,
     Window,
-    Acceptance,
 )
 from semel.sources.files import probe
 from semel.sources.pipeline import matching
 from semel.sources.pipeline.published import Output, OutputFile, OutputFolders
 from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal
-from semel.sources.sealed.parts import PartListing, Looked, SealedPart, PartOffer
+from semel.sources.sealed.parts import Looked, PartListing, PartOffer, SealedPart
 from semel.sources.sealed.source import NamedSource
 
 if TYPE_CHECKING:

@@ -20,15 +20,15 @@ from semel.declare.context import Context
 from semel.errors import AGAIN, CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.sources import (
+    Acceptance,
     Evidence,
-    LedgerView,
     ExecutorCheck,
+    LedgerView,
     MatchResult,
     Partition,
     Refusal,
     RefusedError,
     Window,
-    Acceptance,
 )
 from semel.sources.queue import probe, records
 from semel.sources.queue.segment import read_foot, read_head, whole_messages
@@ -36,7 +36,7 @@ from semel.sources.queue.spec import UNKNOWN
 from semel.sources.queue.spool import Spool
 from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal, unreadable
-from semel.sources.sealed.parts import PartListing, Looked, SealedPart, PartOffer
+from semel.sources.sealed.parts import Looked, PartListing, PartOffer, SealedPart
 from semel.sources.sealed.source import SealedSource
 from semel.storage import checksum
 

@@ -18,19 +18,19 @@ from enum import StrEnum
 
 from semel.errors import SourceError
 from semel.sources import (
-    LostRange,
+    Acceptance,
     LedgerView,
+    LostRange,
     MatchResult,
     Partition,
     Refusal,
     RefusedError,
     Window,
-    Acceptance,
     accept_command,
     bare_accept_command,
     in_window,
 )
-from semel.sources.sealed.parts import PartListing, Looked, Opens, SealedPart, PartOffer
+from semel.sources.sealed.parts import Looked, Opens, PartListing, PartOffer, SealedPart
 
 
 class NameMatch(StrEnum):

@@ -13,20 +13,20 @@ from semel.errors import SourceError
 from semel.model.batch import Claim
 from semel.model.split import Split
 from semel.sources import (
+    Acceptance,
     Evidence,
-    LostRange,
     LedgerView,
+    LostRange,
     MatchResult,
     Partition,
     Refusal,
     RefusedError,
     Source,
     Window,
-    Acceptance,
     accept_command,
 )
 from semel.sources.sealed import claims, matching
-from semel.sources.sealed.parts import PartListing, Looked, Opens, SealedPart, PartOffer
+from semel.sources.sealed.parts import Looked, Opens, PartListing, PartOffer, SealedPart
 
 SPLIT_ROWS = 500_000
 """Rows that one task reads, or more where a row group has more: a third of a second's work by
