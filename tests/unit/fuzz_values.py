@@ -99,7 +99,7 @@ def floating_of(kind: type) -> Read:
         near = kind(float(text))
         if not np.isfinite(near):
             return REFUSED
-        if kind is np.float32 and near != float(text) and abs(float(text)) > 1e-300:
+        if kind is np.float32 and float(near) != float(text) and abs(float(text)) > 1e-300:
             exact = Fraction(text) if len(text) < 1000 and abs(_power(text)) < 400 else None
             if exact is not None:
                 around = (near, np.nextafter(near, kind("inf")), np.nextafter(near, kind("-inf")))
