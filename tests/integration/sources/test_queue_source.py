@@ -428,7 +428,7 @@ def test_exact_succeeds_when_it_says(spool: Spool, ledger: Ledger) -> None:
     """
     (spool.bench.transforms / "kept.py").write_text(KEPT)
     changes = {"record_id": ["id"], "transforms": ["kept:run"], "dedup": {"horizon": "15 s"},
-               "source": {"keep_spool": "15 s"}}  # fmt: skip
+               "source": {"keep_spool": "10 min"}}  # fmt: skip
     loose, engine = spool.spec(**changes), LocalEngine(transforms=True)
     spool.add(in_groups(0, 10), created=old(1))
     run(ledger, loose, "r1", engine=engine)
@@ -445,7 +445,9 @@ def test_exact_succeeds_when_it_says(spool: Spool, ledger: Ledger) -> None:
         run(ledger, loose, f"r{left}", engine=engine)
         assert collected(ledger, loose) == 0
         time.sleep(min(left, 5))
-    assert exact(ledger, exactly, log=quiet).ids
+    answer = exact(ledger, exactly, log=quiet)
+    assert answer.exact_from
+    assert bool(answer.ids) == bool(answer.batches)
 
 
 def finalized(ledger: Ledger, hours: int) -> None:
