@@ -523,7 +523,7 @@ OF_SECONDS: dict[str, Removal] = {
     # It is refused where it is planned, and where it is cast.
     "a column that would lose is refused": all_of(
         gives("formats.parquet:misfits", ([], "")),
-        code("formats.exact:taken", "not _is_like(array.type, declared)", user="formats.parquet"),
+        code("formats.exact:cast_exactly", "not _is_like(array.type, declared)", user="formats.parquet"),
     ),
     "the name of a moved file is free":
         gives("sources.files.parquet:ParquetFiles.is_put_away", False),
@@ -905,7 +905,7 @@ OF_MINUTES: dict[str, Removal] = {
         "error.http_status_code == 404 and error.error_code in _UNKNOWN", new="True",
     ),
     "a value ends where its record does":
-        code("formats.avro:_decoded", "if left:", new="if False:"),
+        code("formats.avro:_decode_value", "if extra:", new="if False:"),
     "an audit misses a schema that is gone": gives("audit.reading:Reading._check_schemas"),
 }
 """Those that `make proof` alone takes out."""

@@ -254,7 +254,7 @@ def test_a_trigger_that_keeps_rows(warehouse: Warehouse) -> None:
     warehouse.run("CREATE TRIGGER soft BEFORE DELETE ON flights FOR EACH ROW EXECUTE "
                   "FUNCTION keep()")  # fmt: skip
     assert sink.check_replace(OLD) == (
-        "the trigger soft of flights runs when the replaced rows are deleted",
+        "the trigger soft of flights fires when finalize deletes the old rows",
     )
     with pytest.raises(TerminalError, match=r"keeps 3 of them\)\. The batch stays committed"):
         sink.publish(won, won.files)
