@@ -46,7 +46,8 @@ def misfit(file_type: pa.DataType, kind: ColumnType, *, within: bool = False) ->
         return None
     if kind.word == "struct" and at.is_struct(file_type):
         return _struct(file_type, kind)
-    if kind.word == "map" and at.is_map(file_type) and _holds(_plain(file_type.key_type), pa.string()):
+    has_text_keys = at.is_map(file_type) and _holds(_plain(file_type.key_type), pa.string())
+    if kind.word == "map" and has_text_keys:
         return _within("{}", misfit(file_type.item_type, kind.element, within=True))
     if kind.word == "array" and _is_list(file_type):
         return _within("[]", misfit(file_type.value_type, kind.element, within=True))
@@ -61,7 +62,8 @@ def _instead(file_type: pa.DataType) -> pa.DataType | None:
         return file_type.storage_type
     if at.is_float16(file_type):
         return pa.float32()
-    if at.is_decimal(file_type) and not at.is_decimal128(file_type) and file_type.precision <= _PRECISION_MAX:
+    is_other_decimal = at.is_decimal(file_type) and not at.is_decimal128(file_type)
+    if is_other_decimal and file_type.precision <= _PRECISION_MAX:
         return pa.decimal128(file_type.precision, file_type.scale)
     return None
 
@@ -230,7 +232,9 @@ def _decimals(array: pa.Array, declared: pa.DataType) -> pa.Array:
 def _is_like(file_type: pa.DataType, declared: pa.DataType) -> bool:
     """Whether a type fits, apart from its nested types."""
     if at.is_struct(declared):
-        return at.is_struct(file_type) and all(file_type.get_field_index(f.name) >= 0 for f in declared)
+        if not at.is_struct(file_type):
+            return False
+        return all(file_type.get_field_index(f.name) >= 0 for f in declared)
     if at.is_map(declared):
         return at.is_map(file_type)
     if at.is_list(declared):
