@@ -611,7 +611,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "a key in several rows is found before commit": code(
         "sinks.postgres.facts:_check_key",
-        'connection.execute(filled("repeats", **values)).fetchone()',
+        'connection.execute(fill_query("repeats", **values)).fetchone()',
     ),
     "an index that another owner must make is asked for": code(
         "sinks.postgres.facts:_check_key", 'not deferred and not server["is_owner"]'

@@ -139,7 +139,7 @@ class _Window:
         return False
 
     def fill(self, stop: int | None) -> None:
-        """Read up to `stop`, at most a block, or `filled` again if that is at least half a block."""
+        """Read up to `stop`, at most a block, or twice `filled` if half a block is filled."""
         size = limits.BLOCK_BYTES if 2 * self.filled < limits.BLOCK_BYTES else 2 * self.filled
         size = min(size, max(limits.BLOCK_BYTES, limits.RECORD_BYTES_MAX + 4))
         self._read(size if stop is None else min(size, stop - self.offset))
