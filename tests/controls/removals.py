@@ -362,7 +362,7 @@ OF_SECONDS: dict[str, Removal] = {
     # Plan trusts what it read before it had the lock.
     "claims read again under the lock": code(
         "plan:_lock",
-        "now.version == survey.version", "now.latest == before",
+        "now.version == survey.version", "now.latest == latest",
         "set(survey.orphans) <= set(now.orphans)",
         new="True",
     ),
@@ -397,7 +397,7 @@ OF_SECONDS: dict[str, Removal] = {
     "no claim has a time ahead of its plan":
         sql("finalize.frontier", "c.time_max <= b.planned_at + CAST(:ahead AS interval)", "true"),
     "a plan that leaves data is not full":
-        code("plan.event_time:leaves_nothing", "or draft.left", new=""),
+        code("plan.event_time:leaves_nothing", "or draft.remaining", new=""),
     "a plan that refuses data is not full":
         code("plan.event_time:leaves_nothing", "survey.refusals or draft.refused"),
     "an open batch holds the frontier":
@@ -478,7 +478,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "an orphan goes with the content that it claimed": all_of(
         code("plan:_write", "else matched.released", new="else ()"),
-        code("plan.survey:look", "[*matched.released]", new="[]"),
+        code("plan.survey:take_survey", "[*matched.released]", new="[]"),
     ),
     "a batch whose marker is gone holds up new ones":
         gives("sources.pipeline.matching:_missing", []),
@@ -530,7 +530,7 @@ OF_SECONDS: dict[str, Removal] = {
     "the name of a moved file is free":
         gives("sources.files.parquet:ParquetFiles.is_put_away", False),
     "names of writers' notes are not read": code(
-        "plan.partitions:without_private", "one.name not in over", new="True"
+        "plan.partitions:without_private", "item.name not in hidden", new="True"
     ),
     "old times of old writers are dead letters": gives("formats.parquet:since", {}),
     "what is written on leaves its time open":
@@ -546,7 +546,7 @@ OF_SECONDS: dict[str, Removal] = {
     "another day's plan judges refused sealed parts again":
         code("sources.sealed.matching:match", "part.name in doubtful"),
     "a plan lists late objects of earlier folders":
-        code("plan.survey:look", "narrow(request.listed", new="narrow(request.window",
+        code("plan.survey:take_survey", "narrow(request.listed", new="narrow(request.window",
              user="plan"),
     "a file within the delay leaves it open":
         sql("plan.covers", "WHEN EXISTS", "WHEN false AND EXISTS"),
@@ -876,7 +876,7 @@ OF_MINUTES: dict[str, Removal] = {
     "a topic that was made anew waits for a person":
         other("sources.kafka.matching:judge", begin_under_any_name),
     "unclaimed offsets that are gone are refused":
-        code("plan.survey:look", "missing = [o for o in offers if", new="missing = [o for o in () if"),
+        code("plan.survey:take_survey", "missing = [o for o in offers if", new="missing = [o for o in () if"),
     "what is left may begin without a record": code(
         "sources.kafka.edges:find_edges",
         "since[place] == first[place]", user="sources.kafka.matching",
