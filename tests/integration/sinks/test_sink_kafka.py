@@ -300,7 +300,7 @@ def test_topics_are_made_where_nothing_was(outlet: Outlet, kafka: Kafka) -> None
     won = outlet.won(table(0, 10))
     outlet.finalize(won, sink)
     assert outlet.ids == ids(0, 10)
-    assert [(note.pipeline, note.batch_id) for note in sink.notes().found] == [("events", 1)]
+    assert [(note.pipeline, note.batch_id) for note in sink.notes().batch_notes] == [("events", 1)]
 
 
 # Attacks KP7.
