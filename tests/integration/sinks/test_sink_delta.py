@@ -271,7 +271,7 @@ def columns(**kinds: pa.DataType) -> pa.Schema:
         ({"schema": with_semel_columns(pa.schema([("ID", pa.string()), *list(EVENTS)[1:]]))},
          "has 'id' in another case"),
         ({"schema": pa.schema([*EVENTS, *OWN, pa.field("k", pa.int64(), nullable=False)])},
-         "has 'k' NOT NULL"),
+         "has 'k', or a part of it, NOT NULL"),
         ({"schema": columns(), "partition_by": ["n"]}, "is partitioned by n"),
         ({"schema": columns(), "configuration":
           {"delta.setTransactionRetentionDuration": "interval 7 days"}}, "after which it forgets"),

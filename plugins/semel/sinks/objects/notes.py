@@ -55,7 +55,7 @@ def claim_number(store: Store, won: CommittedBatch) -> None:
     if (head.size, stored.get(CHECKSUM)) != (len(text), metadata[CHECKSUM]):
         raise CorruptionError(
             f"batch {won.batch_id}: {store.place} already has another batch with this number, by "
-            f"its note {key}. Nothing was changed. Another ledger or pipeline writes there; give "
+            f"its note {key}; nothing was touched. Another ledger or pipeline writes there; give "
             "this pipeline a prefix of its own"
         )
 
