@@ -303,27 +303,27 @@ OF_SECONDS: dict[str, Removal] = {
     "a put is refused where an object is":
         code("clients.objects:Store.create", 'metadata, "create")', new='metadata, "overwrite")'),
     "HEAD compares checksum and digest": code(
-        "sinks.objects.sink:ObjectsSink._presence", "and about == about | _about(won, file)", new=""
+        "sinks.objects.sink:ObjectsSink._presence", "and about == about | _metadata(won, file)", new=""
     ),
     "a put is of the manifest's bytes": code(
         "sinks.objects.sink:ObjectsSink._put",
         "xxhash.xxh3_128_hexdigest(data) != file.checksum",
     ),
-    "a batch's number is claimed": gives("sinks.objects.notes:claim"),
+    "a batch's number is claimed": gives("sinks.objects.notes:claim_number"),
     "a note of another batch stops the batch": code(
-        "sinks.objects.notes:claim",
-        "(found.size, there.get(CHECKSUM)) != (len(text), about[CHECKSUM])",
+        "sinks.objects.notes:claim_number",
+        "(head.size, stored.get(CHECKSUM)) != (len(text), metadata[CHECKSUM])",
     ),
     "collect deletes only its own": code(
-        "sinks.objects.sink:ObjectsSink._removed",
-        "(found.size, about.get(CHECKSUM)) != (file.bytes, file.checksum)",
+        "sinks.objects.sink:ObjectsSink._remove_object",
+        "(head.size, about.get(CHECKSUM)) != (file.bytes, file.checksum)",
     ),
     "a long key is refused in time": gives("sinks.objects.sink:ObjectsSink.check_staged"),
     "the audit compares what it fetches": code(
-        "sinks.objects.sink:ObjectsSink._fetched", "digest.hexdigest() != file.checksum"
+        "sinks.objects.sink:ObjectsSink._download", "digest.hexdigest() != file.checksum"
     ),
     "the audit looks for other keys of a batch": code(
-        "sinks.objects.sink:ObjectsSink.rows", "self._named() if strays else ()", new="()"
+        "sinks.objects.sink:ObjectsSink.rows", "self._list_output() if strays else ()", new="()"
     ),
     "each attempt tries the store": gives("sinks.objects.sink:prove"),
     "a batch that met a slash is planned without it": code(
@@ -336,11 +336,11 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "each attempt tries the store of a table": gives("sinks.delta.table:prove"),
     "an older copy leaves a newer one":
-        code("sinks.objects.notes:copy", "int(of) > generation", new="False and <old>"),
-    "the copy of a marker is put": gives("sinks.objects.notes:copy"),
+        code("sinks.objects.notes:put_marker_copy", "int(number) > generation", new="False and <old>"),
+    "the copy of a marker is put": gives("sinks.objects.notes:put_marker_copy"),
     "a reader compares what it opens": code(
-        "sinks.objects.reading:_Disk.open_input_file",
-        "(found.size, about.get(CHECKSUM)) != (file.bytes, file.checksum)",
+        "sinks.objects.reading:_MarkedObjects.open_input_file",
+        "(head.size, metadata.get(CHECKSUM)) != (file.bytes, file.checksum)",
     ),
     "receive asks for room before it pulls": code(
         "sources.queue.receive:_Receiver._most", "disk.f_bavail * disk.f_frsize < ROOM_BYTES"
@@ -583,7 +583,7 @@ OF_SECONDS: dict[str, Removal] = {
         "sinks.postgres.sink:PostgresSink._begin",
         "facts = examine(", new="connection.commit()\n    <old>",
     ),
-    "rows are counted before they land": code("sinks.staged:check_count", "landed != wanted"),
+    "rows are counted before they land": code("sinks.staged:check_count", "landed != expected"),
     "what lands is durable":
         sql("postgres.settings", "set_config('synchronous_commit', 'on', true),"),
     "a row replaces earlier ones only":
@@ -805,35 +805,35 @@ OF_MINUTES: dict[str, Removal] = {
     "a load job is known by the manifest's digest":
         code(f"{LOADS}:job_id", "-{won.digest[:12]}", new=""),
     "a job is asked for in its location":
-        code(f"{LOADS}:_found", "target.location", new='"US"'),
+        code(f"{LOADS}:_get_job", "target.location", new='"US"'),
     "a job is waited for":
-        code(f"{LOADS}:land", "_check(target, won, _waited(client, target, won, job))", new="pass"),
+        code(f"{LOADS}:land", "_check_job(target, won, _wait_for_job(client, target, won, job))", new="pass"),
     "a lost answer is no failure":
-        code(f"{LOADS}:_inserted", "failed = error ", new="raise target.told(error) "),
+        code(f"{LOADS}:_insert_job", "failed = error ", new="raise target.translate_error(error) "),
     "rows are looked for beside the job":
         code(f"{LOADS}:land", "count(client, target, won.batch_id)"),
-    "rows that are refused are not sent again": gives(f"{LOADS}:_may_be_cured", True),
+    "rows that are refused are not sent again": gives(f"{LOADS}:_may_retry", True),
     "a table of BigQuery is looked at before any work":
-        other("sinks.bigquery.facts:_unfit", lambda _: lambda *_: iter(())),
+        other("sinks.bigquery.facts:_table_problems", lambda _: lambda *_: iter(())),
     "a time that BigQuery does not take is found in stage":
         gives("sinks.bigquery.refused:BigQueryRowCheck.__call__", ()),
     "rows are counted before they are loaded": gives(f"{LOADS}:check_count"),
     "rows of a table of BigQuery are counted":
-        code("sinks.bigquery.sink:BigQuerySink.rows", "found != wanted"),
+        code("sinks.bigquery.sink:BigQuerySink.rows", "count != published"),
     "a commit is known by the manifest's digest":
         code(f"{COMMITS}:app_id", ":{won.digest}", new=""),
     "a commit names its batch":
-        code(f"{COMMITS}:_committed", "[Transaction(app_id(won), 1)]", new="[]"),
+        code(f"{COMMITS}:_commit", "[Transaction(app_id(won), 1)]", new="[]"),
     "a commit is not tried again by the library":
-        code(f"{COMMITS}:_committed", "max_commit_retries=0", new="max_commit_retries=9"),
+        code(f"{COMMITS}:_commit", "max_commit_retries=0", new="max_commit_retries=9"),
     "files that a vacuum took are put again":
-        code(f"{COMMITS}:presences", "name in active and table.size(name) is None"),
-    "a file that is gone is there again before anything is asked": gives(f"{COMMITS}:mend"),
+        code(f"{COMMITS}:presences", "name in active and table.file_size(name) is None"),
+    "a file that is gone is there again before anything is asked": gives(f"{COMMITS}:restore_files"),
     "a file is put back with the bytes that the log says":
-        code(f"{COMMITS}:_put", "named is not None and named != written"),
+        code(f"{COMMITS}:_put", "expected is not None and expected != written"),
     "a commit without its rows has not landed":
         code(f"{COMMITS}:presences", "len(active) < len(won.files)"),
-    "what a folder's log says is synced": gives("sinks.delta.table:Table.settle"),
+    "what a folder's log says is synced": gives("sinks.delta.table:DeltaTarget.sync_log"),
     "rows are looked for beside the commit":
         code(f"{COMMITS}:presences", "table.count(now, won.batch_id)", new="0"),
     "no credential of the environment stands before a connection's": code(
@@ -841,11 +841,11 @@ OF_MINUTES: dict[str, Removal] = {
         new="False",
     ),
     "a Delta table is looked at before any work":
-        other("sinks.delta.table:Table._unfit", lambda _: lambda *_: iter(())),
+        other("sinks.delta.table:DeltaTarget._table_problems", lambda _: lambda *_: iter(())),
     "a Delta table that was made meanwhile is looked at":
-        code("sinks.delta.table:Table.fit", "found = self.examine(schema)",
-             new="found = self.now()"),
-    "a name that clients decode is refused": gives("sinks.delta.spec:misread"),
+        code("sinks.delta.table:DeltaTarget.open_or_create", "\n    table = self.examine(schema)",
+             new="\n    table = self.open_newest()"),
+    "a name that clients decode is refused": gives("sinks.delta.spec:name_problem"),
     "a file has bounds of all its columns, or none":
         code("sinks.delta.statistics:Statistics.text",
              "any(both is None or None in both for both in bounds.values())"),
@@ -854,7 +854,7 @@ OF_MINUTES: dict[str, Removal] = {
     "a bound of text is no less than what it is cut from":
         code("sinks.delta.statistics:_high", "_above(value[:TEXT_MAX])", new="value[:TEXT_MAX]"),
     "rows of a Delta table are counted":
-        code("sinks.delta.sink:DeltaSink.rows", "found != wanted"),
+        code("sinks.delta.sink:DeltaSink.rows", "count != published"),
     "a task asks for the topic's id": gives("sources.kafka.claimed:check_topic"),
     "a deleted start is an error for a task":
         other(READING, lambda old: old | {"auto_offset_reset": "earliest"}),

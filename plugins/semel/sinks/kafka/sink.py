@@ -46,7 +46,7 @@ _HIDDEN_SECONDS = 1.0
 """How long look waits for an open transaction before it fences the batch's own producer."""
 
 
-def opened(context: Context, address: str | None, looks: object) -> "KafkaSink":  # noqa: ARG001
+def open_sink(context: Context, address: str | None, files: object) -> "KafkaSink":  # noqa: ARG001
     """The topic."""
     sink = context.declared
     target = KafkaTarget(
@@ -190,7 +190,7 @@ class KafkaSink(RemoteSink):
         found = self._note(won)
         return len(found.refused) if found else 0
 
-    def forget(self, batches: Sequence[int]) -> str:
+    def describe_removal(self, batches: Sequence[int]) -> str:
         shown = ", ".join(map(str, batches))
         keys = "".join(f'["{self._pipeline}",{number}]|NULL\\n' for number in batches)
         return (
