@@ -228,7 +228,7 @@ def begin_under_any_name(judge: Callable) -> Callable:
 LANDING = "sinks.kafka.landing"
 LOADS = "sinks.bigquery.landing"
 COMMITS = "sinks.delta.landing"
-READING = "sources.kafka.messages:READING"
+READING = "sources.kafka.messages:READER_CONFIG"
 MESSAGES = "sources.kafka.messages:messages"
 POINT = "\n        failpoints.point('finalize.before_rename')\n        "
 KEY = "(table_name, pipeline, batch_id)"
@@ -862,15 +862,15 @@ OF_MINUTES: dict[str, Removal] = {
     "tasks read what is committed":
         other(READING, lambda old: old | {"isolation_level": "read_uncommitted"}),
     "another leader is asked for what was read":
-        gives("sources.kafka.epochs:_ask", {}),
+        gives("sources.kafka.epochs:_query_epoch_ends", {}),
     "the same end under another leader is looked at": other(
         "sources.kafka.topics:FoundPartition.fingerprint",
         lambda _: property(lambda found: str(found.end)),
     ),
-    "another leader is asked for what was claimed": gives("sources.kafka.claimed:_check_kept"),
+    "another leader is asked for what was claimed": gives("sources.kafka.claimed:_check_epochs"),
     "a task reads no record of a later leader": gives("sources.kafka.claimed:check_written"),
     "offsets that are given to others are refused":
-        code("sources.kafka.epochs:lost", "proof is Proof.LOST"),
+        code("sources.kafka.epochs:first_lost_offsets", "proof is Proof.LOST"),
     "a topic that was made anew waits for a person":
         other("sources.kafka.matching:judge", begin_under_any_name),
     "unclaimed offsets that are gone are refused":
@@ -884,7 +884,7 @@ OF_MINUTES: dict[str, Removal] = {
     "a partition is known at first sight":
         code("sources.kafka.matching:match", "if one.known is None:", new="if False:"),
     "no offset for a time is no end where records are left":
-        gives("sources.kafka.edges:_check_told"),
+        gives("sources.kafka.edges:_check_deletion"),
     "an interval has its offsets alone": gives("sources.kafka.matching:find_edges"),
     "a message that is ahead ends no interval":
         code("sources.kafka.edges:_Log.edges", "votes=VOTES, now=now", new="votes=1"),

@@ -35,7 +35,7 @@ from semel.plan.abandon import abandon
 from semel.reports import completeness, summary
 from semel.reports.gaps import gaps
 from semel.sources.kafka import edges
-from semel.sources.kafka.messages import PLAN_ASKS_SECONDS, first_sizes
+from semel.sources.kafka.messages import PLAN_CHECK_SECONDS, first_sizes
 from semel.sources.kafka.topics import Extent, FoundPartition
 from semel_local.stack.process import wait_until
 
@@ -661,7 +661,7 @@ class Quiet(Cluster):
     @contextmanager
     def consumer(self, **config: object) -> Iterator[object]:
         with super().consumer(**config) as consumer:
-            until = time.monotonic() + 2.5 * PLAN_ASKS_SECONDS
+            until = time.monotonic() + 2.5 * PLAN_CHECK_SECONDS
 
             def consume(wanted: int, timeout: float) -> list[Message]:
                 if time.monotonic() < until:

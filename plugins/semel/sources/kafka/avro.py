@@ -32,7 +32,7 @@ _LONG_TEXT: Fault = (
 )
 
 
-def id_of(value: bytes) -> int | None:
+def schema_id(value: bytes) -> int | None:
     """The id of the schema that a value was written by; None: it names none."""
     if len(value) < HEAD_BYTES or value[0]:
         return None
@@ -84,7 +84,7 @@ class Avro:
 
     # Keeps KS6.
     def _reader(self, value: bytes) -> Decode | Fault:
-        number = id_of(value)
+        number = schema_id(value)
         if number is None:
             return _NO_HEAD
         if self._client is None:

@@ -12,7 +12,7 @@ from semel.sources import GIVE_UP, Offer, Partition, SettledPartition
 from semel.sources.kafka import epochs
 from semel.sources.kafka.epochs import ReadPosition
 from semel.sources.kafka.messages import first_sizes
-from semel.sources.kafka.topics import Extent, Place, ShownTopics, epoch_of, extents, ids_of
+from semel.sources.kafka.topics import Extent, Place, ShownTopics, epoch_of, extents, topic_ids
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -29,40 +29,40 @@ def place_of(name: str) -> Place:
 
 
 # Keeps KS1.
-def check(cluster: Cluster, claims: Collection[Claim], batch_id: int) -> None:
+def check_claims(cluster: Cluster, claims: Collection[Claim], batch_id: int) -> None:
     """SourceError where claimed offsets are not there any more; ChangedError where others are."""
     places = {place_of(claim.name) for claim in claims}
     with cluster.admin() as admin:
-        ids, _ = ids_of(admin, sorted({topic for topic, _ in places}))
+        ids, _ = topic_ids(admin, sorted({topic for topic, _ in places}))
         there = [(t, p) for t, p in places if t in ids and p in ids[t][1]]
         found = extents(admin, there)
     for claim in claims:
         topic, partition = place_of(claim.name)
         _check_id(claim, ids[topic][0] if topic in ids else None, batch_id)
         if (topic, partition) not in found:
-            raise _away(claim, batch_id)
+            raise _missing_error(claim, batch_id)
         extent = found[topic, partition]
         if extent.low > claim.start:
             why = f", and those before {extent.low} were deleted since; they do not come back"
-            raise _gone(claim, batch_id, why)
+            raise _claim_error(claim, batch_id, why)
         if extent.end < claim.end:
-            raise _lost(claim, batch_id, f", which ends at {extent.end} now")
-    _check_kept(cluster, claims, found, batch_id)
+            raise _lost_error(claim, batch_id, f", which ends at {extent.end} now")
+    _check_epochs(cluster, claims, found, batch_id)
 
 
 # Keeps KS1, KS9.
-def _check_kept(
+def _check_epochs(
     cluster: Cluster, claims: Collection[Claim], there: dict[Place, Extent], batch_id: int
 ) -> None:
     # Of claims of one partition the last one's end tells of all: they are of one plan.
     last = {place_of(claim.name): claim for claim in sorted(claims, key=lambda claim: claim.end)}
     read = {place: ReadPosition.of(claim) for place, claim in last.items()}
     try:
-        lost = epochs.lost(cluster, read, there)
+        lost = epochs.first_lost_offsets(cluster, read, there)
     except FileNotFoundError:  # Deleted since it was asked for.
-        raise _away(next(iter(claims)), batch_id) from None
+        raise _missing_error(next(iter(claims)), batch_id) from None
     for place, at in lost.items():
-        raise _lost(last[place], batch_id, f", and from {at} on others have their places now")
+        raise _lost_error(last[place], batch_id, f", and from {at} on others have their places now")
 
 
 # Keeps KS1, KS9.
@@ -74,39 +74,39 @@ def check_written(claim: Claim, found: "Sequence[Message]", batch_id: int) -> No
     written = epoch_of(found[-1].leader_epoch()) if found else None
     if planned is not None and written is not None and written > planned:
         why = f", and another record has the place of the one at {found[-1].offset()} now"
-        raise _lost(claim, batch_id, why)
+        raise _lost_error(claim, batch_id, why)
 
 
 def check_topic(cluster: Cluster, claim: Claim, batch_id: int) -> None:
     """The same of the topic alone."""
     topic, _ = place_of(claim.name)
     with cluster.admin() as admin:
-        ids, _ = ids_of(admin, [topic])
+        ids, _ = topic_ids(admin, [topic])
     _check_id(claim, ids[topic][0] if topic in ids else None, batch_id)
 
 
 def _check_id(claim: Claim, topic_id: str | None, batch_id: int) -> None:
     if topic_id is None:
-        raise _away(claim, batch_id)
+        raise _missing_error(claim, batch_id)
     if not claim.identity.startswith(f"{topic_id}/"):
         raise ChangedError(
-            f"{_claimed(claim, batch_id)}, and the topic was deleted and made anew since",
+            f"{_claimed_offsets(claim, batch_id)}, and the topic was deleted and made anew since",
             lasting=True,
         )
 
 
-def _away(claim: Claim, batch_id: int) -> SourceError:
+def _missing_error(claim: Claim, batch_id: int) -> SourceError:
     why = ", and the cluster has no such topic any more, or its user may not see it"
-    return _gone(claim, batch_id, f"{why}; give the right back", lasting=False)
+    return _claim_error(claim, batch_id, f"{why}; give the right back", lasting=False)
 
 
-def _lost(claim: Claim, batch_id: int, why: str) -> SourceError:
+def _lost_error(claim: Claim, batch_id: int, why: str) -> SourceError:
     why = f"{why}: the cluster lost records"
     then = "takes what is there now, or names what was read and is lost"
-    return _gone(claim, batch_id, why, then)
+    return _claim_error(claim, batch_id, why, then)
 
 
-def _gone(
+def _claim_error(
     claim: Claim,
     batch_id: int,
     why: str,
@@ -115,18 +115,18 @@ def _gone(
     lasting: bool = True,
 ) -> SourceError:
     return SourceError(
-        f"{_claimed(claim, batch_id)}{why}. {GIVE_UP} (`semel abandon {batch_id}`): the next plan "
+        f"{_claimed_offsets(claim, batch_id)}{why}. {GIVE_UP} (`semel abandon {batch_id}`): the next plan "
         f"{then}",
         next=f"semel abandon {batch_id}",
         lasting=lasting,
     )
 
 
-def _claimed(claim: Claim, batch_id: int) -> str:
+def _claimed_offsets(claim: Claim, batch_id: int) -> str:
     return f"batch {batch_id} has claimed offsets {claim.start} to {claim.end} of {claim.name!r}"
 
 
-def locate(shown: ShownTopics, partitions: Iterable[Partition]) -> list[Partition | None]:
+def locate_partitions(shown: ShownTopics, partitions: Iterable[Partition]) -> list[Partition | None]:
     """As `Source.locate`: a topic's id tells it."""
     there = {found.identity: found for found in shown.items}
     placed: list[Partition | None] = []
@@ -137,13 +137,13 @@ def locate(shown: ShownTopics, partitions: Iterable[Partition]) -> list[Partitio
 
 
 # Keeps F10.
-def acknowledge(cluster: Cluster, group: str, settled: Sequence[SettledPartition]) -> str | None:
+def commit_group_offsets(cluster: Cluster, group: str, settled: Sequence[SettledPartition]) -> str | None:
     """As `Source.acknowledge`: the offsets of a consumer group, which nobody joins."""
     stay = f"the offsets of consumer group {group!r} stay what they were"
     try:
         kafka = client()
         with cluster.admin() as admin:
-            ids, _ = ids_of(admin, sorted({place_of(one.name)[0] for one in settled}))
+            ids, _ = topic_ids(admin, sorted({place_of(one.name)[0] for one in settled}))
         ours = tuple(f"{topic_id}/" for topic_id, _ in ids.values())
         there = [one for one in settled if one.identity.startswith(ours)]
         if there:
@@ -161,7 +161,7 @@ def acknowledge(cluster: Cluster, group: str, settled: Sequence[SettledPartition
     return None
 
 
-def room(context: Context, cluster: Cluster, offers: Sequence[Offer]) -> int:
+def batch_capacity(context: Context, cluster: Cluster, offers: Sequence[Offer]) -> int:
     """How many offsets a batch takes: the declared bytes by the size of some messages.
 
     Of the offer with the most to read, the first messages are read to see how large they are.

@@ -23,11 +23,11 @@ from semel.clients.kafka.cluster import Cluster, client, of
 from semel.errors import AGAIN, UnavailableError
 from semel.sources.kafka.messages import (
     CHUNK,
-    PLAN_ASKS_SECONDS,
-    READING,
+    PLAN_CHECK_SECONDS,
+    READER_CONFIG,
     WAIT_SECONDS,
-    check_asked,
-    is_gone,
+    check_silence,
+    is_deleted,
 )
 from semel.sources.kafka.topics import FoundPartition, Place, milliseconds, newest, offsets
 
@@ -41,7 +41,7 @@ Edges = tuple[dict[Place, int], dict[Place, int]]
 Reached = Callable[[datetime], dict[Place, int]]
 """How far batches of intervals that ended by a time have come in some partitions."""
 
-_EVER = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
 """No record is older."""
 
 _FETCH_BYTES = 256 << 10
@@ -54,7 +54,7 @@ it: as many older ones as others, before the others are so many more."""
 AHEAD_SECONDS = 300
 """So far ahead of this machine a producer's clock may be."""
 
-_TOLD_SECONDS = 10
+_PROGRESS_SECONDS = 10
 """A search that takes longer says so each time."""
 
 _log = logging.getLogger(__name__)
@@ -79,24 +79,24 @@ class _Edge:
     since: int
     votes: int = 1
     now: float = float("inf")
-    found: _Message | None = None
+    message: _Message | None = None
     begin: _Message | None = None
     ahead: _Message | None = None
     _votes: int = 0
 
-    def ends(self, message: _Message) -> bool:
+    def is_final_with(self, message: _Message) -> bool:
         """Whether it is known with one more message."""
         passed = None
         if message.ms < self.since:
             self._votes = max(0, self._votes - 1)
             if not self._votes:
-                passed, self.found, self.begin = self.found, None, None
+                passed, self.message, self.begin = self.message, None, None
         else:
             self.begin = self.begin or message
             if message.ms > self.now:
                 passed = message
             else:
-                self.found, self._votes = self.found or message, self._votes + 1
+                self.message, self._votes = self.message or message, self._votes + 1
         if passed and (self.ahead is None or passed.ms > self.ahead.ms):
             self.ahead = passed
         return self._votes == self.votes
@@ -116,9 +116,9 @@ def find_edges(
     """
     ends = {(f.topic, f.partition): f.end for f in found}
     with cluster.admin() as admin:
-        first, since, until = told = [offsets(admin, ends, when) for when in (_EVER, *window)]
-        _check_told(admin, found, zip((_EVER, *window), told, strict=True))
-    with cluster.consumer(**READING, max_partition_fetch_bytes=_FETCH_BYTES) as consumer:
+        first, since, until = told = [offsets(admin, ends, when) for when in (_EPOCH_START, *window)]
+        _check_deletion(admin, found, zip((_EPOCH_START, *window), told, strict=True))
+    with cluster.consumer(**READER_CONFIG, max_partition_fetch_bytes=_FETCH_BYTES) as consumer:
         log = _Log(cluster, consumer, ends)
         heads = log.heads(since)
         starts = log.not_older(heads, window[0], reached)
@@ -140,7 +140,7 @@ def find_edges(
             if min(until[place], at) >= 0
         }
         edges = log.edges(later, window[1])
-        stops = {place: edge.found.offset for place, edge in edges.items() if edge.found}
+        stops = {place: edge.message.offset for place, edge in edges.items() if edge.message}
     none = dict.fromkeys(ends, -1)
     begin = none | begin
     for f in found:
@@ -153,7 +153,7 @@ def find_edges(
 
 
 # Keeps KS5.
-def _check_told(
+def _check_deletion(
     admin: "AdminClient",
     found: list[FoundPartition],
     edges: Iterable[tuple[datetime, dict[Place, int]]],
@@ -188,7 +188,7 @@ class _Log:
     def heads(self, starts: dict[Place, int]) -> dict[Place, _Message]:
         """The first message of each partition from an offset on, where there is one."""
         edges = self._first(starts, -1)
-        return {place: edge.found for place, edge in edges.items() if edge.found}
+        return {place: edge.message for place, edge in edges.items() if edge.message}
 
     def not_older(
         self, heads: dict[Place, _Message], when: datetime, reached: Reached
@@ -202,7 +202,7 @@ class _Log:
             before = reached(when)
             older = {place: max(at, before.get(place, 0)) for place, at in older.items()}
             edges = self._first(older, since)
-            found |= {place: edge.found for place, edge in edges.items() if edge.found}
+            found |= {place: edge.message for place, edge in edges.items() if edge.message}
         return found
 
     def edges(self, starts: dict[Place, int], when: datetime) -> dict[Place, _Edge]:
@@ -210,7 +210,7 @@ class _Log:
         now = milliseconds(datetime.now(UTC)) + 1_000 * AHEAD_SECONDS
         edges = self._first(starts, since := milliseconds(when), votes=VOTES, now=now)
         for place, edge in edges.items():
-            latest = edge.found.ms if edge.found else since
+            latest = edge.message.ms if edge.message else since
             if edge.ahead and edge.ahead.ms > latest + 1_000 * AHEAD_SECONDS:
                 _log.warning(
                     "%r: the message at offset %d has a time that is ahead of those behind it, %s; "
@@ -230,12 +230,12 @@ class _Log:
         told = heard = time.monotonic()
         while left:
             seconds = time.monotonic() - heard
-            if seconds > PLAN_ASKS_SECONDS * (asked + 1):
+            if seconds > PLAN_CHECK_SECONDS * (asked + 1):
                 asked += 1
-                check_asked(self.cluster, left, seconds)
-            if time.monotonic() - told > _TOLD_SECONDS:
+                check_silence(self.cluster, left, seconds)
+            if time.monotonic() - told > _PROGRESS_SECONDS:
                 told = time.monotonic()
-                self._tell(left)
+                self._log_progress(left)
             got = self.consumer.consume(wanted, timeout=WAIT_SECONDS)
             # Where the first ones were not enough, many may be to read.
             wanted = min(2 * wanted, CHUNK)
@@ -247,13 +247,13 @@ class _Log:
                 if place in over or place not in left:
                     continue
                 if message.error() is not None:
-                    left[place] = ended(place, message)
+                    left[place] = partition_end(place, message)
                 else:
                     left[place] = message.offset() + 1
                     _, ms = message.timestamp()
                     if left[place] <= self.ends[place]:
                         seen = _Message(offset=message.offset(), ms=ms)
-                        if found[place].ends(seen):
+                        if found[place].is_final_with(seen):
                             over.add(place)
                 if left[place] >= self.ends[place]:
                     over.add(place)
@@ -262,7 +262,7 @@ class _Log:
                 left = {place: at for place, at in left.items() if place not in over}
         return found
 
-    def _tell(self, left: dict[Place, int]) -> None:
+    def _log_progress(self, left: dict[Place, int]) -> None:
         place, at = next(iter(left.items()))
         _log.warning(
             "%r is read to find where the interval begins or ends, because messages of other times "
@@ -275,7 +275,7 @@ def _name(place: Place) -> str:
     return f"{place[0]}/{place[1]}"
 
 
-def ended(place: Place, message: "Message") -> int:
+def partition_end(place: Place, message: "Message") -> int:
     """The offset before which a reader has seen all there is.
 
     FileNotFoundError: the topic was deleted meanwhile, or its first messages.
@@ -283,6 +283,6 @@ def ended(place: Place, message: "Message") -> int:
     codes, error = client().KafkaError, message.error()
     if error.code() == codes._PARTITION_EOF:
         return message.offset()
-    if is_gone(error):
+    if is_deleted(error):
         raise FileNotFoundError(_name(place))
     raise client().KafkaException(of(f"reading {_name(place)!r}", error))

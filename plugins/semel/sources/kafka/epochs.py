@@ -15,11 +15,11 @@ from enum import StrEnum
 from semel.clients.kafka.cluster import Cluster, client
 from semel.model.batch import Claim
 from semel.sources import Evidence, Partition
-from semel.sources.kafka.edges import ended
-from semel.sources.kafka.messages import PLAN_ASKS_SECONDS, READING, WAIT_SECONDS, check_asked
+from semel.sources.kafka.edges import partition_end
+from semel.sources.kafka.messages import PLAN_CHECK_SECONDS, READER_CONFIG, WAIT_SECONDS, check_silence
 from semel.sources.kafka.topics import Extent, Place
 
-_ASKING = READING | {
+_EPOCH_READER = READER_CONFIG | {
     # Where the records of an epoch end before the offset that was asked for, the client goes there;
     # with "error" it tells only that they do.
     "auto_offset_reset": "earliest",
@@ -28,7 +28,7 @@ _ASKING = READING | {
 }
 
 
-class Lies(StrEnum):
+class ReadEnd(StrEnum):
     """Where the end of what was read lies in what a partition has now."""
 
     BEFORE = "before its first offset, or at it"
@@ -36,7 +36,7 @@ class Lies(StrEnum):
     BEHIND = "behind its end"
 
 
-class Led(StrEnum):
+class LeaderChange(StrEnum):
     """Who leads a partition, against who did when it was read."""
 
     UNKNOWN = "one of the two is not known"
@@ -44,7 +44,7 @@ class Led(StrEnum):
     OTHER = "another leader"
 
 
-class Proof(StrEnum):
+class EpochVerdict(StrEnum):
     """What becomes of that."""
 
     LOST = "lost"
@@ -54,15 +54,15 @@ class Proof(StrEnum):
 
 
 # Keeps KS9.
-def judge(lies: Lies, led: Led) -> Proof:
+def judge(lies: ReadEnd, led: LeaderChange) -> EpochVerdict:
     """The decision table: all nine cases."""
     match lies, led:
-        case Lies.BEHIND, _:
-            return Proof.LOST
-        case Lies.WITHIN, Led.OTHER:
-            return Proof.ASK
+        case ReadEnd.BEHIND, _:
+            return EpochVerdict.LOST
+        case ReadEnd.WITHIN, LeaderChange.OTHER:
+            return EpochVerdict.ASK
         case _:
-            return Proof.KEPT
+            return EpochVerdict.KEPT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ def evidence(topic_id: str, extent: Extent) -> Evidence:
     return {"topic_id": topic_id, "leader_epoch": extent.epoch}
 
 
-def lost(
+def first_lost_offsets(
     cluster: Cluster, read: Mapping[Place, ReadPosition], there: Mapping[Place, Extent]
 ) -> dict[Place, int]:
     """Of partitions that were read, those that have lost some of it: each with the offset from
@@ -94,34 +94,34 @@ def lost(
     found, asked = {}, {}
     for place, one in read.items():
         extent = there[place]
-        proof = judge(_lies(one.end, extent), _led(one.epoch, extent.epoch))
-        if proof is Proof.LOST:
+        proof = judge(_end_position(one.end, extent), _leader_change(one.epoch, extent.epoch))
+        if proof is EpochVerdict.LOST:
             found[place] = extent.end
-        elif proof is Proof.ASK:
+        elif proof is EpochVerdict.ASK:
             asked[place] = one
-    return found | (_ask(cluster, asked) if asked else {})
+    return found | (_query_epoch_ends(cluster, asked) if asked else {})
 
 
-def _lies(end: int, extent: Extent) -> Lies:
+def _end_position(end: int, extent: Extent) -> ReadEnd:
     if end > extent.end:
-        return Lies.BEHIND
-    return Lies.WITHIN if end > extent.low else Lies.BEFORE
+        return ReadEnd.BEHIND
+    return ReadEnd.WITHIN if end > extent.low else ReadEnd.BEFORE
 
 
-def _led(then: int | None, now: int | None) -> Led:
+def _leader_change(then: int | None, now: int | None) -> LeaderChange:
     if then is None or now is None:
-        return Led.UNKNOWN
-    return Led.SAME if then == now else Led.OTHER
+        return LeaderChange.UNKNOWN
+    return LeaderChange.SAME if then == now else LeaderChange.OTHER
 
 
-def _ask(cluster: Cluster, read: Mapping[Place, ReadPosition]) -> dict[Place, int]:
+def _query_epoch_ends(cluster: Cluster, read: Mapping[Place, ReadPosition]) -> dict[Place, int]:
     """As `lost`. A reader that goes on behind records of an epoch asks the cluster for their end,
     and is sent there where that lies before.
     """
     kafka = client()
     left = {place: one.end for place, one in read.items()}
     found: dict[Place, int] = {}
-    with cluster.consumer(**_ASKING) as consumer:
+    with cluster.consumer(**_EPOCH_READER) as consumer:
         consumer.assign([
             kafka.TopicPartition(*place, one.end, leader_epoch=one.epoch)
             for place, one in read.items()
@@ -129,15 +129,15 @@ def _ask(cluster: Cluster, read: Mapping[Place, ReadPosition]) -> dict[Place, in
         heard, asked = time.monotonic(), 0
         while left:
             seconds = time.monotonic() - heard
-            if seconds > PLAN_ASKS_SECONDS * (asked + 1):
+            if seconds > PLAN_CHECK_SECONDS * (asked + 1):
                 asked += 1
-                check_asked(cluster, left, seconds)
+                check_silence(cluster, left, seconds)
             over = []
             for message in consumer.consume(len(left), timeout=WAIT_SECONDS):
                 place = message.topic(), message.partition()
                 if place not in left:
                     continue
-                at = message.offset() if message.error() is None else ended(place, message)
+                at = message.offset() if message.error() is None else partition_end(place, message)
                 if at < left.pop(place):
                     found[place] = at
                 over.append(kafka.TopicPartition(*place))

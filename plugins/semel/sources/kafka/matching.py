@@ -68,7 +68,7 @@ def judge(held: LedgerMatch, topic_known: bool, lost: bool) -> TopicDecision:
 class PartitionOffer(Offer):
     """A partition of a topic that is read on, or as a new source partition."""
 
-    found: FoundPartition
+    topic_partition: FoundPartition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +78,11 @@ class JudgedPartition:
     `lost`: the offset from which on the cluster has lost what was read, if it has.
     """
 
-    found: FoundPartition
-    held: LedgerMatch
-    known: Partition | None
-    lost: int | None
-    does: TopicDecision
+    topic_partition: FoundPartition
+    ledger_match: LedgerMatch
+    source_partition: Partition | None
+    lost_from: int | None
+    decision: TopicDecision
 
 
 def match(
@@ -93,17 +93,17 @@ def match(
     edges = None
     if window is not None and judged:
         before = partial(_reached, judged, known)
-        edges = find_edges(cluster, [one.found for one in judged], window, before)
+        edges = find_edges(cluster, [one.topic_partition for one in judged], window, before)
     offers, begun, refused = [], [], []
     for one in judged:
-        if one.does is TopicDecision.REFUSE:
-            refused.append(_refused(context, one))
+        if one.decision is TopicDecision.REFUSE:
+            refused.append(_refusal(context, one))
             continue
         offer = offer_of(one, edges)
-        if one.known is None:
+        if one.source_partition is None:
             begun.append(offer)
-        if one.does is TopicDecision.JOIN and one.found.low:
-            refused.append(_joined_late(one.found))
+        if one.decision is TopicDecision.JOIN and one.topic_partition.low:
+            refused.append(_late_join_refusal(one.topic_partition))
         else:
             offers.append(offer)
     there = {item.identity for item in shown.items}
@@ -117,13 +117,13 @@ def match(
     return MatchResult(offers=offers, refused=refused, lost=gone, begun=begun)
 
 
-def word(
+def accept_partition(
     context: Context, cluster: Cluster, known: LedgerView, name: str,
     *, same: bool, start: int, is_open: bool,
 ) -> Acceptance | None:
     """As `Source.accept`."""
-    one = next((one for one in judge_all(cluster, known) if one.found.name == name), None)
-    if one is None or one.does is not TopicDecision.REFUSE:
+    one = next((one for one in judge_all(cluster, known) if one.topic_partition.name == name), None)
+    if one is None or one.decision is not TopicDecision.REFUSE:
         if is_open and not same:
             return None
         raise SourceError(
@@ -131,12 +131,12 @@ def word(
             "there is nothing to accept",
             next=f"semel gaps {context.name}",
         )
-    found = one.found
+    found = one.topic_partition
     if same:
-        raise _not_same(context, one)
-    if one.held is not LedgerMatch.OTHER:
+        raise _same_error(context, one)
+    if one.ledger_match is not LedgerMatch.OTHER:
         # Keeps A3. What was read before that offset is there still, and is not read twice.
-        start = start or one.lost
+        start = start or one.lost_from
     if start and not found.low <= start <= found.end:
         raise SourceError(
             f"no record of {name!r} is at offset {start}: those from {found.low} to {found.end} "
@@ -145,39 +145,39 @@ def word(
     offer = offer_of(replace(one, known=None, does=TopicDecision.BEGIN), None)
     if start:
         offer = replace(offer, start=start, reason="repeated")
-    return Acceptance(offer=offer, ended=[one.known])
+    return Acceptance(offer=offer, ended=[one.source_partition])
 
 
-def _not_same(context: Context, one: JudgedPartition) -> SourceError:
-    name, option = one.found.name, ""
+def _same_error(context: Context, one: JudgedPartition) -> SourceError:
+    name, option = one.topic_partition.name, ""
     what = f"{name!r} cannot go on where it was read to: its offsets"
-    if one.held is not LedgerMatch.OTHER:
-        what, option = f"{what} from offset {one.lost} on", f"--from {one.lost}"
+    if one.ledger_match is not LedgerMatch.OTHER:
+        what, option = f"{what} from offset {one.lost_from} on", f"--from {one.lost_from}"
     return SourceError(
         f"{what} are given to other records now; accept these as a new generation instead",
-        next=_accepting(context, name, option),
+        next=_accept_words(context, name, option),
     )
 
 
 def judge_all(cluster: Cluster, known: LedgerView) -> list[JudgedPartition]:
     """What a plan does with each partition that is not as it was, or not read to its end."""
-    held = _held(known, known.unsettled)
+    held = _ledger_matches(known, known.unsettled)
     ours = {i: p for i, (h, p, _) in held.items() if h in (LedgerMatch.OPEN, LedgerMatch.CLOSED)}
     read = {item.place: ReadPosition.of(partition) for item, partition in ours.items()}
-    lost = epochs.lost(cluster, read, {item.place: item.extent for item in ours})
+    lost = epochs.first_lost_offsets(cluster, read, {item.place: item.extent for item in ours})
     return [
         JudgedPartition(
-            found=item,
-            held=state,
-            known=partition,
-            lost=lost.get(item.place),
-            does=judge(state, topic_known, item.place in lost),
+            topic_partition=item,
+            ledger_match=state,
+            source_partition=partition,
+            lost_from=lost.get(item.place),
+            decision=judge(state, topic_known, item.place in lost),
         )
         for item, (state, partition, topic_known) in held.items()
     ]
 
 
-def _held(
+def _ledger_matches(
     known: LedgerView, unsettled: list[FoundPartition]
 ) -> dict[FoundPartition, tuple[LedgerMatch, Partition | None, bool]]:
     """What the ledger holds of each, and whether it knows another part of its topic.
@@ -210,9 +210,9 @@ def _held(
 def _reached(judged: list[JudgedPartition], known: LedgerView, until: datetime) -> dict[Place, int]:
     """How far batches of intervals that ended by a time have come in each partition."""
     places = {
-        one.known.source_partition_id: (one.found.topic, one.found.partition)
+        one.source_partition.source_partition_id: (one.topic_partition.topic, one.topic_partition.partition)
         for one in judged
-        if one.does is TopicDecision.GO_ON
+        if one.decision is TopicDecision.GO_ON
     }
     found = known.rows("kafka", "reached", until=until, partitions=list(places))
     return {places[r["source_partition_id"]]: r["reached"] for r in found}
@@ -220,7 +220,7 @@ def _reached(judged: list[JudgedPartition], known: LedgerView, until: datetime) 
 
 def offer_of(one: JudgedPartition, edges: Edges | None) -> PartitionOffer:
     """What may be read of a partition, in a window."""
-    found, known = one.found, one.known
+    found, known = one.topic_partition, one.source_partition
     since, end = 0, found.end
     if edges is not None:
         since, end = (
@@ -228,7 +228,7 @@ def offer_of(one: JudgedPartition, edges: Edges | None) -> PartitionOffer:
             else min(edge[found.topic, found.partition], found.end)
             for edge in edges
         )  # fmt: skip
-    begins = one.does is TopicDecision.BEGIN
+    begins = one.decision is TopicDecision.BEGIN
     return PartitionOffer(
         name=found.name,
         identity=found.identity,
@@ -245,40 +245,40 @@ def offer_of(one: JudgedPartition, edges: Edges | None) -> PartitionOffer:
         # What is free before an interval is no hole, and what is open may become a record.
         settled=edges is None and found.end == found.high,
         evidence=epochs.evidence(found.topic_id, found.extent),
-        found=found,
+        topic_partition=found,
     )
 
 
-def _refused(context: Context, one: JudgedPartition) -> Refusal:
-    found, known = one.found, one.known
+def _refusal(context: Context, one: JudgedPartition) -> Refusal:
+    found, known = one.topic_partition, one.source_partition
     number = f"partition {known.source_partition_id}, generation {known.generation}"
-    if one.held is LedgerMatch.OTHER:
+    if one.ledger_match is LedgerMatch.OTHER:
         return Refusal(
             name=found.name,
             reason="recreated",
             detail=f"the topic was deleted and made anew since it was read up to offset "
             f"{known.reached} ({number}); what came after that and was deleted with it is gone. "
-            f"`{_accepting(context, found.name)}` reads the new topic from its start",
+            f"`{_accept_words(context, found.name)}` reads the new topic from its start",
         )
     what = f"it ends at offset {found.end}"
-    if one.lost < found.end:
-        what = f"it has other records from offset {one.lost} on"
+    if one.lost_from < found.end:
+        what = f"it has other records from offset {one.lost_from} on"
     return Refusal(
         name=found.name,
         reason="truncated",
         detail=f"{what}, and was read up to {known.reached} ({number}): the cluster lost records, "
         "and gives their offsets to others. "
-        f"`{_accepting(context, found.name, f'--from {one.lost}')}` reads what comes from there on",
+        f"`{_accept_words(context, found.name, f'--from {one.lost_from}')}` reads what comes from there on",
     )
 
 
-def _accepting(context: Context, name: str, option: str = "") -> str:
+def _accept_words(context: Context, name: str, option: str = "") -> str:
     """The command that accepts a name. A topic's may begin like an option."""
     words = [option, "--", name] if name.startswith("-") else [name, option]
     return " ".join(word for word in ("semel accept", context.name, *words) if word)
 
 
-def _joined_late(found: FoundPartition) -> Refusal:
+def _late_join_refusal(found: FoundPartition) -> Refusal:
     return Refusal(
         name=found.name,
         reason="gone",
@@ -287,7 +287,7 @@ def _joined_late(found: FoundPartition) -> Refusal:
     )
 
 
-def gone(context: Context, gone: LostRange, spans: list[tuple[int, int]]) -> Refusal:
+def lost_refusal(context: Context, gone: LostRange, spans: list[tuple[int, int]]) -> Refusal:
     """As `Source.gone`."""
     known = gone.partition
     shown = ", ".join(f"{start} to {end}" for start, end in spans)
@@ -297,6 +297,6 @@ def gone(context: Context, gone: LostRange, spans: list[tuple[int, int]]) -> Ref
         detail=f"offsets {shown} (partition {known.source_partition_id}, generation "
         f"{known.generation}) were never read, and the cluster does not have them any more: they "
         "passed the topic's retention, or were deleted with it. "
-        f"`{_accepting(context, known.name, '--lost')}` records them as lost, and what comes after "
+        f"`{_accept_words(context, known.name, '--lost')}` records them as lost, and what comes after "
         "them is read",
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from semel import limits
 from semel.clients.kafka.cluster import Cluster, client, of
 from semel.errors import SourceError, UnavailableError
-from semel.sources.kafka.topics import Place, ids_of, is_missing
+from semel.sources.kafka.topics import Place, topic_ids, is_missing
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -26,11 +26,11 @@ SILENT_SECONDS = 60
 """A cluster that gives nothing for so long, though there is something, is away: what a task waits
 for another leader of a partition."""
 
-ASK_SECONDS = 5
+CHECK_SECONDS = 5
 """After each such span without a message a task asks what became of the topic: the client goes on
 to wait for one that was deleted."""
 
-PLAN_ASKS_SECONDS = 1
+PLAN_CHECK_SECONDS = 1
 """A plan asks as soon as this whether the cluster is there: it fails within ten seconds when not,
 and waits where all that is read was aborted."""
 
@@ -38,7 +38,7 @@ SHORT_SECONDS = 10
 """A partition that ends too early for so long has lost records: a new leader may take a while to
 know how far its records are committed."""
 
-READING = {
+READER_CONFIG = {
     "isolation_level": "read_committed",
     "auto_offset_reset": "error",
     "enable_partition_eof": True,
@@ -72,7 +72,7 @@ def messages(
     name = f"{topic}/{partition}"
     # The client asks for its group by itself. None is joined here, and no right to one is needed.
     of_group = kafka.KafkaError.GROUP_AUTHORIZATION_FAILED
-    with cluster.consumer(**READING) as consumer:
+    with cluster.consumer(**READER_CONFIG) as consumer:
         consumer.assign([kafka.TopicPartition(topic, partition, start)])
         reached, ended = start, None
         progress, wanted, asked = time.monotonic(), FIRST, 0
@@ -91,10 +91,10 @@ def messages(
             for message in got:
                 error = message.error()
                 if error is not None and error.code() != of_group:
-                    ended = _ended(name, message, error, end)
+                    ended = _partition_end(name, message, error, end)
                     reached = max(reached, ended)
             seconds = time.monotonic() - progress
-            if seconds > (ASK_SECONDS if patient else PLAN_ASKS_SECONDS) * (asked + 1):
+            if seconds > (CHECK_SECONDS if patient else PLAN_CHECK_SECONDS) * (asked + 1):
                 asked += 1
                 # A cluster that is away is waited for.
                 with suppress(UnavailableError) if patient else nullcontext():
@@ -105,10 +105,10 @@ def messages(
                     "cluster lost records"
                 )
             if seconds > SILENT_SECONDS:
-                raise silent(cluster, name, reached)
+                raise silence_error(cluster, name, reached)
 
 
-def silent(cluster: Cluster, name: str, reached: int) -> UnavailableError:
+def silence_error(cluster: Cluster, name: str, reached: int) -> UnavailableError:
     """What is said of a partition that gives nothing."""
     return UnavailableError(
         f"{cluster} gave nothing of {name!r} from offset {reached} on for {SILENT_SECONDS} s; "
@@ -116,13 +116,13 @@ def silent(cluster: Cluster, name: str, reached: int) -> UnavailableError:
     )
 
 
-def _ended(name: str, message: "Message", error: "KafkaError", end: int) -> int:
+def _partition_end(name: str, message: "Message", error: "KafkaError", end: int) -> int:
     """The offset before which a reader has seen all there is. Raises what is an error."""
     if error.code() == client().KafkaError._PARTITION_EOF:
         return message.offset()
     if is_missing(error):
         raise SourceError(f"{name!r} is not there any more: its topic was deleted")
-    if is_gone(error):
+    if is_deleted(error):
         raise SourceError(
             f"{name!r}: offsets before {end} that were planned are not there any more; retention, "
             "or somebody, has deleted them"
@@ -130,7 +130,7 @@ def _ended(name: str, message: "Message", error: "KafkaError", end: int) -> int:
     raise client().KafkaException(of(f"reading {name!r}", error))
 
 
-def is_gone(error: "KafkaError") -> bool:
+def is_deleted(error: "KafkaError") -> bool:
     """Whether an error says that an offset, or its partition, is not there any more."""
     codes = client().KafkaError
     passed = error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE)
@@ -152,7 +152,7 @@ def _first(
     cluster: Cluster, topic: str, partition: int, start: int, end: int
 ) -> Sequence["Message"]:
     found = messages(
-        cluster, topic, partition, start, end, lambda: check_there(cluster, [topic]), patient=False
+        cluster, topic, partition, start, end, lambda: check_topics(cluster, [topic]), patient=False
     )
     try:
         return next(found, ())
@@ -160,19 +160,19 @@ def _first(
         found.close()
 
 
-def check_asked(cluster: Cluster, left: Mapping[Place, int], seconds: float) -> None:
+def check_silence(cluster: Cluster, left: Mapping[Place, int], seconds: float) -> None:
     """While a plan reads partitions, each from an offset on, and gets nothing for some seconds: as
-    `check_there`. UnavailableError: it has got nothing for too long.
+    `check_topics`. UnavailableError: it has got nothing for too long.
     """
-    check_there(cluster, {topic for topic, _ in left})
+    check_topics(cluster, {topic for topic, _ in left})
     if seconds > SILENT_SECONDS:
         (topic, partition), at = next(iter(left.items()))
-        raise silent(cluster, f"{topic}/{partition}", at)
+        raise silence_error(cluster, f"{topic}/{partition}", at)
 
 
-def check_there(cluster: Cluster, names: Iterable[str]) -> None:
+def check_topics(cluster: Cluster, names: Iterable[str]) -> None:
     """Ask whether topics are there, as a plan does. FileNotFoundError: look again."""
     with cluster.admin() as admin:
-        _, missing = ids_of(admin, names)
+        _, missing = topic_ids(admin, names)
     if missing:
         raise FileNotFoundError(missing[0])

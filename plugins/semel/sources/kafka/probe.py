@@ -9,8 +9,8 @@ from semel.declare.context import Context
 from semel.declare.wording import count
 from semel.errors import SourceError
 from semel.sources import ExecutorCheck
-from semel.sources.kafka.avro import id_of
-from semel.sources.kafka.topics import discover, ids_of, is_missing
+from semel.sources.kafka.avro import schema_id
+from semel.sources.kafka.topics import discover, topic_ids, is_missing
 
 _STEP_SECONDS = 0.1
 
@@ -50,10 +50,10 @@ def look(
     """
     cluster = Cluster(connection=connection, servers=servers)
     registry = Registry.of(declared)
-    found = _first(cluster, topics)
+    found = _first_values(cluster, topics)
     if registry is None:
         return
-    named = {topic: id_of(value) for topic, value in found.items() if value is not None}
+    named = {topic: schema_id(value) for topic, value in found.items() if value is not None}
     with registry.client() as asked:
         for topic, number in named.items():
             if number is not None and registry.find(asked, number) is None:
@@ -66,13 +66,13 @@ def look(
             registry.find(asked, 1)
 
 
-def _first(cluster: Cluster, topics: Collection[str]) -> dict[str, bytes | None]:
+def _first_values(cluster: Cluster, topics: Collection[str]) -> dict[str, bytes | None]:
     """A value of each topic that has a message in its first partition."""
     kafka = client()
     codes = kafka.KafkaError
     # A reader of a topic that its user may not see waits for it in silence.
     with cluster.admin() as admin:
-        _, missing = ids_of(admin, topics)
+        _, missing = topic_ids(admin, topics)
     if missing:
         raise SourceError(f"{cluster} has no topic {', '.join(map(repr, missing))}")
     found: dict[str, bytes | None] = {}

@@ -47,7 +47,7 @@ class MessageBlocks:
         offsets = np.fromiter((m.offset() for m in chunk), np.int64, len(chunk))
         values = [m.value() for m in chunk]
         beside = self._beside(chunk)
-        self._streams[OFFSET].fixed(offsets)
+        self._streams[OFFSET].add_fixed(offsets)
         self._streams[""].add(values)
         # 1. Messages without a value are records only where that is declared. Of the records, some
         #    may be left out.
@@ -88,7 +88,7 @@ class MessageBlocks:
         if source.timestamp:
             stamps = [m.timestamp() for m in chunk]
             times = np.fromiter((ms if kind else -1 for kind, ms in stamps), np.int64, len(chunk))
-            self._streams[source.timestamp].fixed(times)
+            self._streams[source.timestamp].add_fixed(times)
             known = pa.array(times, mask=times < 0)
             columns[source.timestamp] = known.cast(pa.timestamp("ms", "UTC"))
         if source.headers:
@@ -120,7 +120,7 @@ class _Stream:
         lengths = (-1 if value is None else len(value) for value in values)
         self._lengths.update(np.fromiter(lengths, np.int64, len(values)).tobytes())
 
-    def fixed(self, values: np.ndarray) -> None:
+    def add_fixed(self, values: np.ndarray) -> None:
         self._lengths.update(values.tobytes())
 
     def digests(self) -> Iterator[bytes]:

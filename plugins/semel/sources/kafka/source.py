@@ -64,7 +64,7 @@ class KafkaSource(Source):
         return matching.match(self.context, self.cluster, shown, known, window)
 
     def refuse_lost(self, gone: LostRange, spans: list[tuple[int, int]]) -> Refusal:
-        return matching.gone(self.context, gone, spans)
+        return matching.lost_refusal(self.context, gone, spans)
 
     # Keeps P6.
     def last_record_end(
@@ -73,10 +73,10 @@ class KafkaSource(Source):
         return min(end, start + max(room, 1 if first else 0))
 
     def capacity(self, offers: Sequence[Offer]) -> int:
-        return claimed.room(self.context, self.cluster, offers)
+        return claimed.batch_capacity(self.context, self.cluster, offers)
 
     def evidence(self, offer: PartitionOffer, end: int) -> Evidence:
-        return epochs.evidence(offer.found.topic_id, offer.found.extent)
+        return epochs.evidence(offer.topic_partition.topic_id, offer.topic_partition.extent)
 
     def accept(
         self,
@@ -89,19 +89,19 @@ class KafkaSource(Source):
         is_open: bool,
     ) -> Acceptance | None:
         place = self.context, self.cluster, known, name
-        return matching.word(*place, same=same, start=start, is_open=is_open)
+        return matching.accept_partition(*place, same=same, start=start, is_open=is_open)
 
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
-        return claimed.locate(self.discover(), partitions)
+        return claimed.locate_partitions(self.discover(), partitions)
 
     def first_time(self, name: str, start: int, end: int) -> float | None:
         return first_time(self.cluster, *claimed.place_of(name), start, end)
 
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
-        claimed.check(self.cluster, claims, batch_id)
+        claimed.check_claims(self.cluster, claims, batch_id)
 
     def acknowledge(self, settled: Sequence[SettledPartition]) -> str | None:
-        return claimed.acknowledge(self.cluster, self.context.declared.consumer_group, settled)
+        return claimed.commit_group_offsets(self.cluster, self.context.declared.consumer_group, settled)
 
     def read(
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None

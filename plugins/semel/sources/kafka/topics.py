@@ -98,7 +98,7 @@ def discover(cluster: Cluster, source: KafkaSourceSpec) -> ShownTopics:
     """As `Source.discover`. UnavailableError, TerminalError: see cluster.meaning."""
     with cluster.admin() as admin:
         names = source.topics or _matching(admin, source.pattern)
-        ids, missing = ids_of(admin, names)
+        ids, missing = topic_ids(admin, names)
         places = [(topic, part) for topic, (_, parts) in ids.items() for part in parts]
         there, high = extents(admin, places), offsets(admin, places, "high")
     found = [
@@ -129,7 +129,7 @@ def _matching(admin: "AdminClient", pattern: str) -> list[str]:
     return sorted(n for n in listed(admin) if own.fullmatch(n) and not n.startswith(_INTERNAL))
 
 
-def ids_of(
+def topic_ids(
     admin: "AdminClient", names: Iterable[str]
 ) -> tuple[dict[str, tuple[str, list[int]]], tuple[str, ...]]:
     """The id and the partitions of each topic; and the names of those that are not there."""
@@ -161,7 +161,7 @@ def is_missing(error: "KafkaError") -> bool:
 
 def extents(admin: "AdminClient", places: Iterable[Place]) -> dict[Place, Extent]:
     """What of each partition a committed reader can read."""
-    low, end = offsets(admin, places, "low"), _answers(admin, places, "end")
+    low, end = offsets(admin, places, "low"), _list_offsets(admin, places, "end")
     return {
         place: Extent(low=low[place], end=told.offset, epoch=epoch_of(told.leader_epoch))
         for place, told in end.items()
@@ -182,10 +182,10 @@ def offsets(
     may see; `high`, behind the last one there is; or the first of a record that is not older than a
     time, -1 where there is none.
     """
-    return {place: told.offset for place, told in _answers(admin, places, which).items()}
+    return {place: told.offset for place, told in _list_offsets(admin, places, which).items()}
 
 
-def _answers(
+def _list_offsets(
     admin: "AdminClient", places: Iterable[Place], which: "str | datetime"
 ) -> "dict[Place, ListOffsetsResultInfo]":
     """As `offsets`: all that is told."""

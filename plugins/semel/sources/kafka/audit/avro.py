@@ -88,7 +88,7 @@ class _Names:
     """Compiles schemas, and knows their named types."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Read] = {}
+        self._readers: dict[str, Read] = {}
         self._items: list[Read] = []
 
     def check_items(self) -> None:
@@ -127,20 +127,20 @@ class _Names:
 
     def _named(self, name: str, space: str) -> Read:
         full = _full(name, space)
-        if full not in self._known:
+        if full not in self._readers:
             full = name
-        known = self._known
+        known = self._readers
         known[full]  # noqa: B018 - LookupError: there is none.
         return lambda source: known[full](source)
 
     def _defined(self, schema: Any, kind: str, logical: str, space: str) -> Read:
         full = _full(schema["name"], schema.get("namespace", space))
-        self._known[full] = lambda source: made(source)
-        made = self._made(schema, kind, logical, full.rpartition(".")[0])
-        self._known[full] = made
+        self._readers[full] = lambda source: made(source)
+        made = self._named_reader(schema, kind, logical, full.rpartition(".")[0])
+        self._readers[full] = made
         return made
 
-    def _made(self, schema: Any, kind: str, logical: str, space: str) -> Read:
+    def _named_reader(self, schema: Any, kind: str, logical: str, space: str) -> Read:
         if kind == "enum":
             return _enum(schema["symbols"])
         if kind == "fixed":

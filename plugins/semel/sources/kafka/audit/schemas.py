@@ -37,7 +37,7 @@ class Schemas:
         """`opened` ends the connection to it."""
         self._registry, self._opened = registry, opened
         self._client: SchemaRegistryClient | None = None
-        self._known = cache(self._asked)
+        self._compiled = cache(self._compile)
 
     def read(self, values: Sequence[bytes | None]) -> ValueTexts:
         """The JSON of values.
@@ -61,7 +61,7 @@ class Schemas:
         if len(value) > limits.RECORD_BYTES_MAX:
             raise NotAvro(f"it is longer than {limits.RECORD_BYTES_MAX} bytes")
         number = int.from_bytes(value[1:_HEAD_BYTES], "big")
-        read = self._known(number)
+        read = self._compiled(number)
         if read is None:
             found.unknown[at] = number
             raise NotAvro(f"the registry has no schema {number}")
@@ -72,7 +72,7 @@ class Schemas:
             found.doubts[at] = doubts[0]
         return text
 
-    def _asked(self, number: int) -> _Read | str | None:
+    def _compile(self, number: int) -> _Read | str | None:
         """What reads by a schema, or why nothing can; None: the registry has none of this id."""
         if self._client is None:
             self._client = self._opened.enter_context(self._registry.client())

@@ -43,7 +43,7 @@ _SILENT_SECONDS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Known:
+class _TopicOffsets:
     """A topic that is there: its id, as claims name it, and of each partition its first offset and
     the one behind the last that can be read.
     """
@@ -77,7 +77,7 @@ class TopicAuditor(Auditor):
     ) -> None:
         self._cluster, self._consumer, self._admin = cluster, consumer, admin
         self._source = source
-        self._known, self._compacts = cache(self._found), cache(self._is_compacted)
+        self._topic_offsets, self._compacts = cache(self._describe_topic), cache(self._is_compacted)
         self._schemas = cache(lambda at: Schemas(Registry(declared=at), registries))
 
     def read(
@@ -97,7 +97,7 @@ class TopicAuditor(Auditor):
         topic, _, number = claim.name.rpartition("/")
         if not number.isdecimal():
             raise CorruptionError(f"{claim.name!r} is no partition of a topic; restore its marker")
-        known = self._known(topic)
+        known = self._topic_offsets(topic)
         if known is None:
             raise SourceError(f"the cluster has no topic {topic!r} that its user may see")
         if claim.identity != f"{known.topic_id}/{number}":
@@ -148,7 +148,7 @@ class TopicAuditor(Auditor):
                     f"for {_SILENT_SECONDS} s; check that its brokers run"
                 )
 
-    def _found(self, topic: str) -> "_Known | None":
+    def _describe_topic(self, topic: str) -> "_TopicOffsets | None":
         """A topic as it is now; None: there is none of this name."""
         kafka = client()
         from confluent_kafka.admin import OffsetSpec
@@ -166,7 +166,7 @@ class TopicAuditor(Auditor):
             offsets_of(self._admin, dict.fromkeys(parts, which), committed=True)
             for which in (OffsetSpec.earliest(), OffsetSpec.latest())
         )
-        return _Known(
+        return _TopicOffsets(
             topic_id=str(described.topic_id).translate(str.maketrans("+/", "-_")),
             spans={part.partition: (first[part].offset, last[part].offset) for part in parts},
         )
