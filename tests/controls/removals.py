@@ -217,7 +217,7 @@ def retiring_commit(original: Callable) -> Callable:
 
 def begin_under_any_name(judge: Callable) -> Callable:
     """A topic's name that had another topic is taken for a new one."""
-    does = importlib.import_module("semel.sources.kafka.matching").Does
+    does = importlib.import_module("semel.sources.kafka.matching").TopicDecision
 
     def judged(held, topic_known, lost):  # noqa: ANN001, ANN202
         return does.BEGIN if held == "other" else judge(held, topic_known, lost)
@@ -857,8 +857,8 @@ OF_MINUTES: dict[str, Removal] = {
     "a deleted start is an error for a task":
         other(READING, lambda old: old | {"auto_offset_reset": "earliest"}),
     "a task reads to the claim's end":
-        code(MESSAGES, "ended is not None and ended < end", user="sources.kafka.source"),
-    "a silent topic is asked for": code(MESSAGES, "still()", new="pass", user="sources.kafka.source"),
+        code(MESSAGES, "end_now is not None and end_now < end", user="sources.kafka.source"),
+    "a silent topic is asked for": code(MESSAGES, "check_topic()", new="pass", user="sources.kafka.source"),
     "tasks read what is committed":
         other(READING, lambda old: old | {"isolation_level": "read_uncommitted"}),
     "another leader is asked for what was read":
@@ -870,7 +870,7 @@ OF_MINUTES: dict[str, Removal] = {
     "another leader is asked for what was claimed": gives("sources.kafka.claimed:_check_epochs"),
     "a task reads no record of a later leader": gives("sources.kafka.claimed:check_written"),
     "offsets that are given to others are refused":
-        code("sources.kafka.epochs:first_lost_offsets", "proof is Proof.LOST"),
+        code("sources.kafka.epochs:first_lost_offsets", "verdict is EpochVerdict.LOST"),
     "a topic that was made anew waits for a person":
         other("sources.kafka.matching:judge", begin_under_any_name),
     "unclaimed offsets that are gone are refused":
@@ -882,7 +882,7 @@ OF_MINUTES: dict[str, Removal] = {
     "what is missing is looked at under the lock":
         code("repair.losses:accept_loss", "if passed and", new="if False and"),
     "a partition is known at first sight":
-        code("sources.kafka.matching:match", "if one.known is None:", new="if False:"),
+        code("sources.kafka.matching:match", "if partition.source_partition is None:", new="if False:"),
     "no offset for a time is no end where records are left":
         gives("sources.kafka.edges:_check_deletion"),
     "an interval has its offsets alone": gives("sources.kafka.matching:find_edges"),
@@ -890,7 +890,7 @@ OF_MINUTES: dict[str, Removal] = {
         code("sources.kafka.edges:_Log.edges", "votes=VOTES, now=now", new="votes=1"),
     "what earlier intervals took ends none again": code(
         "sources.kafka.edges:find_edges",
-        "max(until[place], at, before.get(place, 0))", new="max(until[place], at)",
+        "max(until[place], at, taken_to.get(place, 0))", new="max(until[place], at)",
     ),
     "an interval begins at its own records": code(
         "sources.kafka.edges:find_edges",

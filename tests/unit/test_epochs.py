@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from semel.sources.kafka import epochs
-from semel.sources.kafka.epochs import LeaderChange, ReadEnd, EpochVerdict, judge
+from semel.sources.kafka.epochs import EpochVerdict, LeaderChange, ReadEnd, judge
 from semel.sources.kafka.topics import Extent, epoch_of
 
 _ENDS = {
-    ReadEnd.BEFORE: "its first offset, or before",
+    ReadEnd.DELETED: "its first offset, or before",
     ReadEnd.WITHIN: "an offset behind its first one, and not behind its end",
-    ReadEnd.BEHIND: "an offset behind the partition's end",
+    ReadEnd.PAST_END: "an offset behind the partition's end",
 }
 _EPOCH = {
     LeaderChange.UNKNOWN: "one of the two is not known",
@@ -35,7 +35,10 @@ def test_the_table_of_the_page_is_the_one_of_the_code() -> None:
 
 @pytest.mark.parametrize(
     ("end", "wanted"),
-    [(9, ReadEnd.BEFORE), (10, ReadEnd.BEFORE), (11, ReadEnd.WITHIN), (20, ReadEnd.WITHIN), (21, ReadEnd.BEHIND)],
+    [
+        (9, ReadEnd.DELETED), (10, ReadEnd.DELETED),
+        (11, ReadEnd.WITHIN), (20, ReadEnd.WITHIN), (21, ReadEnd.PAST_END),
+    ],  # fmt: skip
 )
 def test_where_an_end_lies(end: int, wanted: ReadEnd) -> None:
     """Of records at offsets 10 to 20, without the last."""
@@ -66,6 +69,7 @@ def test_a_cluster_without_epochs() -> None:
 def test_nobody_is_asked_where_the_table_tells() -> None:
     """A cluster of None cannot be asked: what is proven without it is not asked for."""
     there = {("t", 0): Extent(low=0, end=20, epoch=3), ("t", 1): Extent(low=0, end=20, epoch=3)}
-    read = {("t", 0): epochs.ReadPosition(end=20, epoch=3), ("t", 1): epochs.ReadPosition(end=25, epoch=2)}
+    position = epochs.ReadPosition
+    read = {("t", 0): position(end=20, epoch=3), ("t", 1): position(end=25, epoch=2)}
     assert epochs.first_lost_offsets(None, read, there) == {("t", 1): 20}
-    assert judge(ReadEnd.WITHIN, LeaderChange.OTHER) is EpochVerdict.ASK
+    assert judge(ReadEnd.WITHIN, LeaderChange.OTHER) is EpochVerdict.QUERY

@@ -183,7 +183,7 @@ def test_a_topic_that_was_made_anew_is_another(topic: Topic, ledger: Ledger) -> 
     batch = plan(ledger, spec, "r2").batch.batch_id
     topic.kafka.recreate(topic.name)
     topic.append(200, 250)
-    with pytest.raises(SourceError, match="made anew") as told:
+    with pytest.raises(SourceError, match="deleted and recreated") as told:
         run(ledger, spec, "r2")
     assert refusals(ledger) == {"0": "recreated"}
     assert ledger.rows("batch", "batch", batch_id=batch)[0]["status"] == "abandoned"
@@ -416,7 +416,7 @@ def once_told(call: Callable[[], object]) -> None:
             call()
             return
         except UnavailableError as error:
-            assert "cannot tell yet" in str(error)
+            assert "cannot yet find the first offset" in str(error)
             time.sleep(0.05)
     raise AssertionError("the segments of deleted records stay")
 
@@ -484,7 +484,7 @@ def test_a_group_that_cannot_be_told(topic: Topic, ledger: Ledger) -> None:
     topic.kafka.broker.kill()
     done = finalize(ledger, spec, last)
     topic.kafka.broker.start()
-    assert "group 'away' stay" in done.note and done.note in summary.finalize(done)
+    assert "did not commit offsets to consumer group 'away'" in done.note and done.note in summary.finalize(done)
     assert group(topic, "away") == 10 and settled(spec).ids == ids(0, 12)
 
 

@@ -1,10 +1,9 @@
-"""Whether a cluster still has what was read of a partition, by the epochs of its leaders (KIP-320).
+"""Detects that a cluster has lost records that semel has read, by its leaders' epochs (KIP-320).
 
-A leader only appends, and each record has the epoch of the leader that took it. Records are lost
-where another leader takes over that does not have them: it gives their offsets to others, and the
-partition may soon end where it did before, or behind. So the ledger keeps the epoch that a
-partition's leader had when it was read; once another one leads, the cluster is asked where the
-records of that epoch end.
+A leader only appends, and each record carries the epoch of the leader that wrote it. If a replica
+that lacks records becomes leader, it gives their offsets to new records. Soon the partition ends
+where it did before, or later. So the ledger keeps the leader's epoch of each read. When another
+leader has taken over, semel asks the cluster where the records of that epoch end.
 """
 
 import time
@@ -16,12 +15,17 @@ from semel.clients.kafka.cluster import Cluster, client
 from semel.model.batch import Claim
 from semel.sources import Evidence, Partition
 from semel.sources.kafka.edges import partition_end
-from semel.sources.kafka.messages import PLAN_CHECK_SECONDS, READER_CONFIG, WAIT_SECONDS, check_silence
+from semel.sources.kafka.messages import (
+    PLAN_CHECK_SECONDS,
+    READER_CONFIG,
+    WAIT_SECONDS,
+    check_silence,
+)
 from semel.sources.kafka.topics import Extent, Place
 
 _EPOCH_READER = READER_CONFIG | {
-    # Where the records of an epoch end before the offset that was asked for, the client goes there;
-    # with "error" it tells only that they do.
+    # If the records of an epoch end below the requested offset, the client moves to that end. With
+    # "error" it would report only the fact.
     "auto_offset_reset": "earliest",
     "isolation_level": "read_uncommitted",
     "max_partition_fetch_bytes": 1 << 10,
@@ -29,15 +33,15 @@ _EPOCH_READER = READER_CONFIG | {
 
 
 class ReadEnd(StrEnum):
-    """Where the end of what was read lies in what a partition has now."""
+    """Where the end of the last read lies within the partition as it is now."""
 
-    BEFORE = "before its first offset, or at it"
+    DELETED = "before its first offset, or at it"
     WITHIN = "behind its first offset"
-    BEHIND = "behind its end"
+    PAST_END = "behind its end"
 
 
 class LeaderChange(StrEnum):
-    """Who leads a partition, against who did when it was read."""
+    """Whether a partition has the same leader as at the last read."""
 
     UNKNOWN = "one of the two is not known"
     SAME = "the same leader"
@@ -45,29 +49,29 @@ class LeaderChange(StrEnum):
 
 
 class EpochVerdict(StrEnum):
-    """What becomes of that."""
+    """Whether the cluster still has the records that were read."""
 
     LOST = "lost"
-    KEPT = "kept"
-    ASK = "asked"
-    """Lost, where the records of the epoch end before what was read."""
+    INTACT = "kept"
+    QUERY = "asked"
+    """Lost if the records of the epoch end below the end of the last read: query the cluster."""
 
 
 # Keeps KS9.
-def judge(lies: ReadEnd, led: LeaderChange) -> EpochVerdict:
+def judge(end: ReadEnd, leader: LeaderChange) -> EpochVerdict:
     """The decision table: all nine cases."""
-    match lies, led:
-        case ReadEnd.BEHIND, _:
+    match end, leader:
+        case ReadEnd.PAST_END, _:
             return EpochVerdict.LOST
         case ReadEnd.WITHIN, LeaderChange.OTHER:
-            return EpochVerdict.ASK
+            return EpochVerdict.QUERY
         case _:
-            return EpochVerdict.KEPT
+            return EpochVerdict.INTACT
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadPosition:
-    """How far a partition was read, or is claimed, and by which leader that was told."""
+    """How far a partition was read or claimed, and the leader epoch at that time."""
 
     end: int
     epoch: int | None
@@ -79,33 +83,34 @@ class ReadPosition:
 
 
 def evidence(topic_id: str, extent: Extent) -> Evidence:
-    """What recognises a partition of which something was read."""
+    """The evidence of a partition that semel has read."""
     return {"topic_id": topic_id, "leader_epoch": extent.epoch}
 
 
 def first_lost_offsets(
-    cluster: Cluster, read: Mapping[Place, ReadPosition], there: Mapping[Place, Extent]
+    cluster: Cluster, positions: Mapping[Place, ReadPosition], extents: Mapping[Place, Extent]
 ) -> dict[Place, int]:
-    """Of partitions that were read, those that have lost some of it: each with the offset from
-    which on it has other records, or none.
+    """The partitions that have lost records, each with the first lost offset.
 
-    FileNotFoundError: a topic was deleted meanwhile.
+    At that offset there is another record or none. Raises FileNotFoundError if a topic was deleted
+    meanwhile.
     """
-    found, asked = {}, {}
-    for place, one in read.items():
-        extent = there[place]
-        proof = judge(_end_position(one.end, extent), _leader_change(one.epoch, extent.epoch))
-        if proof is EpochVerdict.LOST:
-            found[place] = extent.end
-        elif proof is EpochVerdict.ASK:
-            asked[place] = one
-    return found | (_query_epoch_ends(cluster, asked) if asked else {})
+    lost, unclear = {}, {}
+    for place, position in positions.items():
+        extent = extents[place]
+        leader = _leader_change(position.epoch, extent.epoch)
+        verdict = judge(_end_position(position.end, extent), leader)
+        if verdict is EpochVerdict.LOST:
+            lost[place] = extent.end
+        elif verdict is EpochVerdict.QUERY:
+            unclear[place] = position
+    return lost | (_query_epoch_ends(cluster, unclear) if unclear else {})
 
 
 def _end_position(end: int, extent: Extent) -> ReadEnd:
     if end > extent.end:
-        return ReadEnd.BEHIND
-    return ReadEnd.WITHIN if end > extent.low else ReadEnd.BEFORE
+        return ReadEnd.PAST_END
+    return ReadEnd.WITHIN if end > extent.low else ReadEnd.DELETED
 
 
 def _leader_change(then: int | None, now: int | None) -> LeaderChange:
@@ -114,34 +119,35 @@ def _leader_change(then: int | None, now: int | None) -> LeaderChange:
     return LeaderChange.SAME if then == now else LeaderChange.OTHER
 
 
-def _query_epoch_ends(cluster: Cluster, read: Mapping[Place, ReadPosition]) -> dict[Place, int]:
-    """As `lost`. A reader that goes on behind records of an epoch asks the cluster for their end,
-    and is sent there where that lies before.
+def _query_epoch_ends(
+    cluster: Cluster, positions: Mapping[Place, ReadPosition]
+) -> dict[Place, int]:
+    """As `first_lost_offsets`. A consumer with an epoch queries its end, and moves there if lower.
     """
     kafka = client()
-    left = {place: one.end for place, one in read.items()}
-    found: dict[Place, int] = {}
+    pending = {place: position.end for place, position in positions.items()}
+    lost: dict[Place, int] = {}
     with cluster.consumer(**_EPOCH_READER) as consumer:
         consumer.assign([
-            kafka.TopicPartition(*place, one.end, leader_epoch=one.epoch)
-            for place, one in read.items()
+            kafka.TopicPartition(*place, position.end, leader_epoch=position.epoch)
+            for place, position in positions.items()
         ])  # fmt: skip
-        heard, asked = time.monotonic(), 0
-        while left:
-            seconds = time.monotonic() - heard
-            if seconds > PLAN_CHECK_SECONDS * (asked + 1):
-                asked += 1
-                check_silence(cluster, left, seconds)
-            over = []
-            for message in consumer.consume(len(left), timeout=WAIT_SECONDS):
+        answered, checks = time.monotonic(), 0
+        while pending:
+            seconds = time.monotonic() - answered
+            if seconds > PLAN_CHECK_SECONDS * (checks + 1):
+                checks += 1
+                check_silence(cluster, pending, seconds)
+            finished = []
+            for message in consumer.consume(len(pending), timeout=WAIT_SECONDS):
                 place = message.topic(), message.partition()
-                if place not in left:
+                if place not in pending:
                     continue
                 at = message.offset() if message.error() is None else partition_end(place, message)
-                if at < left.pop(place):
-                    found[place] = at
-                over.append(kafka.TopicPartition(*place))
-                heard, asked = time.monotonic(), 0
-            if over:
-                consumer.incremental_unassign(over)
-    return found
+                if at < pending.pop(place):
+                    lost[place] = at
+                finished.append(kafka.TopicPartition(*place))
+                answered, checks = time.monotonic(), 0
+            if finished:
+                consumer.incremental_unassign(finished)
+    return lost

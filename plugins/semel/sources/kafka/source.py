@@ -1,6 +1,6 @@
-"""Kafka as a source: a source partition is a partition of a topic, and a position an offset.
+"""Kafka as a source: a source partition is a partition of a topic, and a position is an offset.
 
-The topic's id belongs to its identity, so that a topic that was made anew is another one.
+The topic's id is part of the identity, so a recreated topic is another one.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 
 SPLIT_OFFSETS = 200_000
-"""Offsets that one task reads: some 40 MB of small messages."""
+"""Offsets per task: some 40 MB of small messages."""
 
 
 def opened(context: Context) -> "KafkaSource":
-    """The topics of the cluster."""
+    """The source that a pipeline declares."""
     source = context.declared
     cluster = Cluster(connection=source.connection, servers=source.bootstrap_servers)
     return KafkaSource(context=context, cluster=cluster)
@@ -60,8 +60,8 @@ class KafkaSource(Source):
     def discover(self) -> ShownTopics:
         return topics.discover(self.cluster, self.context.declared)
 
-    def match(self, shown: ShownTopics, known: LedgerView, window: Window) -> MatchResult:
-        return matching.match(self.context, self.cluster, shown, known, window)
+    def match(self, listing: ShownTopics, ledger: LedgerView, window: Window) -> MatchResult:
+        return matching.match(self.context, self.cluster, listing, ledger, window)
 
     def refuse_lost(self, gone: LostRange, spans: list[tuple[int, int]]) -> Refusal:
         return matching.lost_refusal(self.context, gone, spans)
@@ -88,8 +88,8 @@ class KafkaSource(Source):
         start: int,
         is_open: bool,
     ) -> Acceptance | None:
-        place = self.context, self.cluster, known, name
-        return matching.accept_partition(*place, same=same, start=start, is_open=is_open)
+        arguments = self.context, self.cluster, known, name
+        return matching.accept_partition(*arguments, same=same, start=start, is_open=is_open)
 
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
         return claimed.locate_partitions(self.discover(), partitions)
@@ -101,23 +101,25 @@ class KafkaSource(Source):
         claimed.check_claims(self.cluster, claims, batch_id)
 
     def acknowledge(self, settled: Sequence[SettledPartition]) -> str | None:
-        return claimed.commit_group_offsets(self.cluster, self.context.declared.consumer_group, settled)
+        group = self.context.declared.consumer_group
+        return claimed.commit_group_offsets(self.cluster, group, settled)
 
     def read(
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
     ) -> "Iterator[Block]":
         topic, partition = claimed.place_of(split.claim.name)
 
-        def still() -> None:
+        def check_topic() -> None:
             claimed.check_topic(self.cluster, split.claim, batch_id)
 
-        still()
+        check_topic()
         with closing(MessageBlocks(self.context, split.claim.name)) as records:
-            for chunk in messages(self.cluster, topic, partition, split.start, split.end, still):
+            offsets = split.start, split.end
+            for chunk in messages(self.cluster, topic, partition, *offsets, check_topic):
                 claimed.check_written(split.claim, chunk, batch_id)
                 yield records.block(chunk, selection)
-        # Keeps KS1. It may have been made anew while it was read.
-        still()
+        # Keeps KS1. The topic may have been recreated during the read.
+        check_topic()
         for part in records.digests():
             digest.update(part)
 
