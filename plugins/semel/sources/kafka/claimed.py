@@ -98,7 +98,7 @@ def _check_id(claim: Claim, topic_id: str | None, batch_id: int) -> None:
 
 
 def _missing_error(claim: Claim, batch_id: int) -> SourceError:
-    why = ", but the topic was deleted, or the connection's user may no longer describe it"
+    why = ", but the cluster has no such topic any more, or its user may not describe it"
     why = f"{why}. If it exists, restore that right"
     return _claim_error(claim, batch_id, why, lasting=False)
 
