@@ -772,7 +772,7 @@ OF_MINUTES: dict[str, Removal] = {
     "the control topic is read to its end":
         code("sinks.kafka.ends:_offsets", "committed=False", new="committed=True"),
     "an aborted note is none":
-        code("sinks.kafka.control:between", '"read_committed"', new='"read_uncommitted"'),
+        code("sinks.kafka.control:committed_messages", '"read_committed"', new='"read_uncommitted"'),
     # One that was made anew under a name is taken for the one before.
     "a restored control topic is read from its start":
         code("sinks.kafka.ends:TopicEnds.written_since", "or earlier.topic_id != self.topic_id", new=""),
@@ -796,7 +796,7 @@ OF_MINUTES: dict[str, Removal] = {
     "a damaged note is its own batch's trouble":
         code("sinks.kafka.control:_notes", "notes[batch] = error", new="raise"),
     "a topic's newest note is looked for":
-        code("sinks.kafka.control:newest", "if since and has and has in (", new="if since and None is not ("),
+        code("sinks.kafka.control:newest_notes", "if since and has and has in (", new="if since and None is not ("),
     "the audit reads the whole topic": other("sinks.kafka.reading:strays", lambda _: lambda *_: {}),
     "a cut begins where the last one ended":
         code(f"{LANDING}:_Landing._blocks", "self._note.rows", new="0"),

@@ -53,7 +53,7 @@ def test_keys_and_headers(key: Any, keys: list[bytes | None]) -> None:
     won = CommittedBatch(**place, files=(), schema=ROWS.schema, digest="", ledger="")
     declared = target(key=key, headers=(("the-id", "id"), ("day", "day")))
     [batch] = ROWS.to_batches()
-    made = encode.messages(declared, won, batch)
+    made = encode.encode_messages(declared, won, batch)
     assert made.keys == keys
     assert made.headers == [[b"a", None, "ü".encode()], [b"1970-01-01", b"1970-01-02", None]]
     assert made.values[0] == (

@@ -10,7 +10,7 @@ _DIGITS_MAX = 19
 _KEPT = 7 / 8  # Of a full cache: what goes at once pays for the look at all the rest.
 
 
-class Room:
+class CacheSpace:
     """How many bytes the files of a folder may have together.
 
     How it works: a file in the folder holds what was taken since all files were last looked at, and

@@ -27,7 +27,7 @@ from psycopg import errors as pg
 
 from semel import failpoints, limits
 from semel.catalog import bloom, sortedids
-from semel.catalog.file_cache import Room
+from semel.catalog.file_cache import CacheSpace
 from semel.catalog.runs import IdRun, payload_query
 from semel.errors import AGAIN, AttemptLostError, CorruptionError, UnavailableError
 from semel.ledger import Ledger, row
@@ -227,7 +227,7 @@ class FilterCache:
 
     def __init__(self, folder: Path, *, bytes_max: int = FILTER_CACHE_BYTES) -> None:
         self.folder = folder
-        self._room = Room(folder, bytes_max)
+        self._room = CacheSpace(folder, bytes_max)
         self._open: dict[str, Index] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 

@@ -24,7 +24,7 @@ def message(batch: Batch, attempt: Attempt, found: Row, became: Row) -> str:
     return f"{fact}, and nothing that it wrote is used: {winner(became)}"
 
 
-def before(batch: Batch, last: Row) -> str:
+def previous_attempt(batch: Batch, last: Row) -> str:
     """What became of the attempt before the next one, as far as the ledger knows."""
     whose = f"batch {batch.batch_id}: attempt {last['fence']} before this one"
     about = f"(id {last['attempt_id']}, process {last['driver']})"

@@ -9,10 +9,10 @@ from semel.model.batch import Batch, Pipeline
 
 def batch_of(connection: sa.Connection, pipeline: str, batch_id: int) -> Batch:
     """A pipeline's batch as it is now. StateError when it is not one of this pipeline's."""
-    return opened(connection, pipeline, batch_id)[1]
+    return pipeline_and_batch(connection, pipeline, batch_id)[1]
 
 
-def opened(connection: sa.Connection, pipeline: str, batch_id: int) -> tuple[Pipeline, Batch]:
+def pipeline_and_batch(connection: sa.Connection, pipeline: str, batch_id: int) -> tuple[Pipeline, Batch]:
     """A batch as `batch_of` has it, and its pipeline's row."""
     found = row(connection, "batch", "batch", batch_id=batch_id)
     if found is None or found["name"] != pipeline:

@@ -13,7 +13,7 @@ def find(connection: sa.Connection, name: str) -> Pipeline | None:
     return Pipeline.from_row(found) if found else None
 
 
-def planned(ledger: Ledger, name: str) -> Pipeline:
+def require(ledger: Ledger, name: str) -> Pipeline:
     """The same. StateError: it never planned a batch."""
     with ledger.transaction() as connection:
         found = find(connection, name)

@@ -36,7 +36,7 @@ WAIT_SECONDS = 60
 
 def note_of(outlet: Outlet, batch_id: int = 1) -> ControlNote | None:
     cluster = outlet.sink()._target.cluster
-    return control.find(cluster, outlet.control, "events", batch_id, 10)
+    return control.find_note(cluster, outlet.control, "events", batch_id, 10)
 
 
 # Attacks KP1, KP2.

@@ -63,7 +63,7 @@ def test_records_are_in_the_topic_once(
     assert sorted(batches) == [(1, 1)] * 10 + [(2, 2)] * 10 + [(3, 3)] * 10
     proven(spec)
     read: list[str] = []
-    between = control.between
+    between = control.committed_messages
 
     def watched(cluster: Cluster, topic: str, *more: Any) -> Iterator[Message]:
         read.append(topic)

@@ -18,7 +18,7 @@ from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster
 from semel.errors import CorruptionError, UnavailableError
 from semel.model.plain import parsed
 from semel.sinks import CommittedBatch
-from semel.sinks.kafka.ends import TopicEnds, Spans, ends_of
+from semel.sinks.kafka.ends import TopicEnds, Spans, topic_ends
 
 FORMAT = 1
 
@@ -71,7 +71,7 @@ class ControlNote:
     def key(self) -> bytes:
         return key_of(self.pipeline, self.batch_id)
 
-    def after(self, rows: int, spans: Spans, refused: tuple[int, ...]) -> Self:
+    def with_cut(self, rows: int, spans: Spans, refused: tuple[int, ...]) -> Self:
         """With one cut more: up to row number `rows`, within `spans`."""
         first = {part: start for part, (start, _) in self.spans.items()}
         grown = {part: (first.get(part, start), end) for part, (start, end) in spans.items()}
@@ -99,7 +99,7 @@ def key_of(pipeline: str, batch_id: int) -> bytes:
     return json.dumps([pipeline, batch_id], separators=(",", ":")).encode()
 
 
-def find(
+def find_note(
     cluster: Cluster,
     topic: str,
     pipeline: str,
@@ -115,21 +115,21 @@ def find(
     return None if found is None else _note(topic, found)
 
 
-def of_batch(
+def batch_note(
     cluster: Cluster, topic: str, won: CommittedBatch, seconds: float
 ) -> ControlNote | None:
     """The same of a committed batch, of whose topic stage has kept where it ended."""
-    since = TopicEnds.kept(Path(won.files[0].staged_path).parent) if won.files else None
-    return find(cluster, topic, won.pipeline, won.batch_id, seconds, since)
+    since = TopicEnds.load(Path(won.files[0].staged_path).parent) if won.files else None
+    return find_note(cluster, topic, won.pipeline, won.batch_id, seconds, since)
 
 
-def of_all(cluster: Cluster, topic: str, seconds: float) -> Notes:
+def all_notes(cluster: Cluster, topic: str, seconds: float) -> Notes:
     """The notes of all batches, of whichever pipeline. Raises as `_committed` does."""
     return _notes(topic, _committed(cluster, topic, seconds))
 
 
 # Keeps H2.
-def newest(
+def newest_notes(
     cluster: Cluster,
     topic: str,
     seconds: float,
@@ -216,15 +216,15 @@ def _committed(
     stays open for longer. UnavailableError: the cluster is away.
     """
     with cluster.admin() as admin:
-        ends = ends_of(admin, topic)
+        ends = topic_ends(admin, topic)
     spans = {
         part: (max(ends.spans[part][0], min(start, end - last)), end)
         for part, (start, end) in ends.written_since(since).items()
     }
-    yield from between(cluster, topic, spans, seconds)
+    yield from committed_messages(cluster, topic, spans, seconds)
 
 
-def between(
+def committed_messages(
     cluster: Cluster,
     topic: str,
     spans: Spans,

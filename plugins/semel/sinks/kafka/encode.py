@@ -31,12 +31,12 @@ class EncodedMessages:
     size: int
 
 
-def messages(target: KafkaTarget, won: CommittedBatch, rows: pa.RecordBatch) -> EncodedMessages:
+def encode_messages(target: KafkaTarget, won: CommittedBatch, rows: pa.RecordBatch) -> EncodedMessages:
     """The messages of some rows of a batch, each of which says which batch it is of."""
     table = pa.Table.from_batches([rows])
     for name, number in ((BATCH_FIELD, won.batch_id), (SEQ_FIELD, won.commit_seq)):
         table = table.append_column(name, pa.repeat(pa.scalar(number, pa.int64()), len(table)))
-    parts = encoded(target, table)
+    parts = encode_columns(target, table)
     values, keys, *headers = ([None] * len(table) if p is None else p.to_pylist() for p in parts)
     return EncodedMessages(
         values=values,
@@ -46,7 +46,7 @@ def messages(target: KafkaTarget, won: CommittedBatch, rows: pa.RecordBatch) -> 
     )
 
 
-def encoded(target: KafkaTarget, table: pa.Table) -> list[pa.Array | None]:
+def encode_columns(target: KafkaTarget, table: pa.Table) -> list[pa.Array | None]:
     """The values (binary) of rows, their keys or None, and a column for each header."""
     keys = None
     if isinstance(target.key, str):
@@ -71,7 +71,7 @@ def _binary(texts: pa.Array) -> pa.Array:
     return texts.cast(pa.large_binary())
 
 
-def fit(target: KafkaTarget, schema: pa.Schema) -> None:
+def check_columns(target: KafkaTarget, schema: pa.Schema) -> None:
     """TerminalError: rows with these columns make no messages."""
     own = (target.key,) if isinstance(target.key, str) else target.key or ()
     for place, name in (*(("key", n) for n in own), *(("headers", c) for _, c in target.headers)):

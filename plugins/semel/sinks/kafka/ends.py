@@ -54,13 +54,13 @@ class TopicEnds:
             found[part] = first, end
         return found
 
-    def keep(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:
         """Write this into the folder of an attempt's data files, durably. The first one stays."""
         with suppress(FileExistsError):
             write_new(folder / _KEPT, json.dumps(asdict(self)).encode())
 
     @classmethod
-    def kept(cls, folder: Path) -> Self | None:
+    def load(cls, folder: Path) -> Self | None:
         """What an attempt has kept. None: nothing, or it cannot be read; then all counts."""
         try:
             plain = parsed((folder / _KEPT).read_bytes())
@@ -71,7 +71,7 @@ class TopicEnds:
             return None
 
 
-def ends_of(admin: AdminClient, topic: str) -> TopicEnds:
+def topic_ends(admin: AdminClient, topic: str) -> TopicEnds:
     """Where a topic's partitions end now. KafkaException: there is no such topic."""
     [asked] = admin.describe_topics(
         TopicCollection([topic]), request_timeout=ANSWER_SECONDS

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 from semel.clients.kafka.cluster import ANSWER_SECONDS, answered
 from semel.declare.wording import count
 from semel.errors import TerminalError, UnavailableError
-from semel.sinks.kafka.ends import ends_of
+from semel.sinks.kafka.ends import topic_ends
 from semel.sinks.kafka.target import KafkaTarget
 
 _BYTES_MAX = 1_000_000
@@ -45,7 +45,7 @@ class TopicFacts:
     exists: bool = True
 
 
-def control_is_there(target: KafkaTarget) -> bool:
+def control_exists(target: KafkaTarget) -> bool:
     """Whether the control topic is. Batches may have landed only where it is."""
     with target.cluster.admin() as admin:
         return _described(admin, target.control) is not None
@@ -109,7 +109,7 @@ def _both(
 def _there(admin: AdminClient, target: KafkaTarget, topic: str) -> _Topic:
     described = _described(admin, topic)
     if described is None:
-        raise TerminalError(no_topic(target, topic))
+        raise TerminalError(missing_topic(target, topic))
     for operation in _NEEDED:
         if operation not in (described.authorized_operations or _NEEDED):
             raise TerminalError(
@@ -167,7 +167,7 @@ def _tool(target: KafkaTarget, name: str) -> str:
     return f"{name} --bootstrap-server {target.cluster.address.removeprefix('kafka://')}"
 
 
-def no_topic(target: KafkaTarget, topic: str) -> str:
+def missing_topic(target: KafkaTarget, topic: str) -> str:
     """What is said of a topic that is not there, or of its control topic."""
     make = f"{_tool(target, 'kafka-topics.sh')} --create --topic {topic}"
     if topic == target.topic:
@@ -189,7 +189,7 @@ def _lacking(admin: AdminClient, target: KafkaTarget) -> list[NewTopic]:
     there = _described(admin, target.topic) is not None
     lacking = [] if there else [NewTopic(target.topic)]
     if _described(admin, target.control) is None:
-        if there and any(end for _, end in ends_of(admin, target.topic).spans.values()):
+        if there and any(end for _, end in topic_ends(admin, target.topic).spans.values()):
             return []
         lacking.insert(0, NewTopic(target.control, 1, config={"cleanup.policy": _COMPACT}))
     return lacking

@@ -31,8 +31,8 @@ from semel.formats.pieces import PIECE_BYTES_MAX
 from semel.sinks import CommittedBatch
 from semel.sinks.kafka import control
 from semel.sinks.kafka.control import ControlNote
-from semel.sinks.kafka.encode import EncodedMessages, messages
-from semel.sinks.kafka.ends import Spans, ends_of
+from semel.sinks.kafka.encode import EncodedMessages, encode_messages
+from semel.sinks.kafka.ends import Spans, topic_ends
 from semel.sinks.kafka.facts import TopicFacts
 from semel.sinks.kafka.target import KafkaTarget
 from semel.sinks.staged import check_count, staged
@@ -182,7 +182,7 @@ class _Landing:
             kept[:skipped] = False
             kept[self._refusals.within(start, end)] = False
             some = rows if kept.all() else rows.filter(pa.array(kept))
-            yield end, messages(self._target, self._won, some)
+            yield end, encode_messages(self._target, self._won, some)
 
     def _produce(self, some: EncodedMessages) -> None:
         """Hand messages to the producer, one after the other.
@@ -224,11 +224,11 @@ class _Landing:
             for part, (_, end) in self._ends().items()
         }
         refused = self._refusals.within(self._note.rows, rows) + self._note.rows
-        self._note = self._note.after(rows, spans, tuple(refused.tolist()))
+        self._note = self._note.with_cut(rows, spans, tuple(refused.tolist()))
         self._producer.produce(self._target.control, self._note.to_bytes(), self._note.key)
 
     def _ends(self) -> Spans:
-        return ends_of(self._admin, self._target.topic).spans
+        return topic_ends(self._admin, self._target.topic).spans
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -283,7 +283,7 @@ def _ahead(blocks: Iterator[_Block]) -> Iterator[_Block]:
 
 def _find(target: KafkaTarget, won: CommittedBatch) -> ControlNote | None:
     seconds = limits.KAFKA_TRANSACTION_SECONDS
-    return control.of_batch(target.cluster, target.control, won, seconds)
+    return control.batch_note(target.cluster, target.control, won, seconds)
 
 
 # Keeps KP4.

@@ -14,7 +14,7 @@ from semel.model.manifest import Kind, Published
 from semel.sinks import OutputLostError, SupersededError
 from semel.sinks.kafka import control, encode
 from semel.sinks.kafka.control import ControlNote
-from semel.sinks.kafka.ends import ends_of
+from semel.sinks.kafka.ends import topic_ends
 from semel.sinks.kafka.facts import config_of
 from semel.sinks.kafka.target import KafkaTarget
 
@@ -39,9 +39,9 @@ def strays(target: KafkaTarget, notes: OwnNotes) -> Strays:
     spans = {batch: note.spans for batch, note in notes.items() if isinstance(note, ControlNote)}
     unknown = notes.keys() - spans.keys()
     with target.cluster.admin() as admin:
-        every = ends_of(admin, target.topic).spans
+        every = topic_ends(admin, target.topic).spans
     found: Strays = defaultdict(list)
-    for message in control.between(
+    for message in control.committed_messages(
         target.cluster, target.topic, every, limits.KAFKA_TRANSACTION_SECONDS
     ):
         value = message.value() or b""
@@ -76,7 +76,7 @@ def rows(
         )
     spans = {part: span for part, span in note.spans.items() if span[0] < span[1]}
     with target.cluster.admin() as admin:
-        there = ends_of(admin, target.topic).spans
+        there = topic_ends(admin, target.topic).spans
         for part, (start, end) in spans.items():
             first, last = there.get(part, (0, 0))
             if first > start or last < end:
@@ -91,7 +91,7 @@ def rows(
     size = 0
     gaps = sum(end - start for start, end in spans.values())
     missing = note.rows - len(note.refused)
-    for message in control.between(
+    for message in control.committed_messages(
         target.cluster, target.topic, spans, limits.KAFKA_TRANSACTION_SECONDS
     ):
         value = message.value()
@@ -101,10 +101,10 @@ def rows(
             values.append(value)
             size += len(value)
             if size >= PIECE_BYTES_MAX:
-                yield typed(target, marker, values)
+                yield typed_rows(target, marker, values)
                 values, size = [], 0
     if values:
-        yield typed(target, marker, values)
+        yield typed_rows(target, marker, values)
     if missing > 0:
         raise _compacted(target, marker, missing, note, gaps)
 
@@ -158,7 +158,7 @@ def _missing(
     )
 
 
-def typed(target: KafkaTarget, marker: Published, values: list[bytes]) -> pa.Table:
+def typed_rows(target: KafkaTarget, marker: Published, values: list[bytes]) -> pa.Table:
     """Values of messages as rows of a batch. CorruptionError: one is none."""
     import duckdb
 

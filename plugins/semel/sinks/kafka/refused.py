@@ -9,7 +9,7 @@ from pyarrow import types as at
 
 from semel.formats.jsonlsink import beyond_json
 from semel.sinks import RefusedRows
-from semel.sinks.kafka.encode import encoded, fit, suffix
+from semel.sinks.kafka.encode import encode_columns, check_columns, suffix
 from semel.sinks.kafka.target import KafkaTarget
 
 _OVERHEAD = 61 + 40
@@ -47,7 +47,7 @@ class KafkaRowCheck:
     # Keeps KP6.
     def __call__(self, table: pa.Table) -> list[RefusedRows]:
         """Those of `table`, by their reasons: number, range, null, large."""
-        fit(self.target, table.schema)
+        check_columns(self.target, table.schema)
         found: list[RefusedRows] = []
         fine = np.ones(len(table), dtype=bool)
         for name in table.column_names:
@@ -73,7 +73,7 @@ class KafkaRowCheck:
         rows = np.flatnonzero(fine)
         if not len(rows):
             return None
-        parts = [p for p in encoded(self.target, table.take(pa.array(rows))) if p is not None]
+        parts = [p for p in encode_columns(self.target, table.take(pa.array(rows))) if p is not None]
         sizes = np.full(len(rows), self._beside, dtype=np.int64)
         for part in parts:
             sizes += pc.fill_null(pc.binary_length(part), 0).to_numpy(zero_copy_only=False)

@@ -33,8 +33,8 @@ from semel.sinks import (
 )
 from semel.sinks.kafka import control, encode, reading
 from semel.sinks.kafka.control import ControlNote
-from semel.sinks.kafka.ends import TopicEnds, ends_of
-from semel.sinks.kafka.facts import TopicFacts, control_is_there, describe, examine, no_topic
+from semel.sinks.kafka.ends import TopicEnds, topic_ends
+from semel.sinks.kafka.facts import TopicFacts, control_exists, describe, examine, missing_topic
 from semel.sinks.kafka.landing import Refusals, land, producer_of
 from semel.sinks.kafka.refused import KafkaRowCheck
 from semel.sinks.kafka.spec import CONTROL
@@ -84,18 +84,18 @@ class KafkaSink(RemoteSink):
 
     def check(self, schema: pa.Schema | None, staged: Path) -> RowChecker:
         if schema is not None:
-            encode.fit(self._target, schema)
+            encode.check_columns(self._target, schema)
         facts = examine(self._target)
         # The right to the transactional.id shows in no other way.
         with producer_of(self._target, self._pipeline, "check", facts):
             pass
         with self._target.cluster.admin() as admin:
-            ends_of(admin, self._target.control).keep(staged)
+            topic_ends(admin, self._target.control).save(staged)
         return self._row_check(facts)
 
     def describe(self, schema: pa.Schema | None) -> str:
         if schema is not None:
-            encode.fit(self._target, schema)
+            encode.check_columns(self._target, schema)
         facts, told = describe(self._target)
         with producer_of(self._target, self._pipeline, "check", facts):
             return told
@@ -114,7 +114,7 @@ class KafkaSink(RemoteSink):
 
     def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:  # noqa: ARG002
         """The columns, where only the job could tell them."""
-        encode.fit(self._target, schema)
+        encode.check_columns(self._target, schema)
 
     # Keeps KP2.
     def query_presence(self, won: CommittedBatch) -> Sequence[Presence]:
@@ -133,12 +133,12 @@ class KafkaSink(RemoteSink):
         """
         place = (self._target.cluster, self._target.control, won)
         try:
-            return control.of_batch(*place, _HIDDEN_SECONDS)
+            return control.batch_note(*place, _HIDDEN_SECONDS)
         except control.BlockedError:
             with producer_of(
                 self._target, won.pipeline, str(won.batch_id), examine(self._target)
             ):
-                return control.of_batch(*place, limits.KAFKA_TRANSACTION_SECONDS)
+                return control.batch_note(*place, limits.KAFKA_TRANSACTION_SECONDS)
 
     def publish(self, won: CommittedBatch, missing: Sequence[ManifestFile]) -> None:
         if missing:
@@ -206,7 +206,7 @@ class KafkaSink(RemoteSink):
         since stage began, but for what a transaction hides that is open: `look` fences the batch's
         own.
         """
-        if not control_is_there(self._target):
+        if not control_exists(self._target):
             return Notes(())
         whole = True
         if newest is None:
@@ -214,8 +214,8 @@ class KafkaSink(RemoteSink):
         else:
             place = (self._target.cluster, self._target.control)
             has = newest.has and (self._pipeline, newest.has)
-            since = TopicEnds.kept(newest.staged)
-            notes, whole = control.newest(*place, _HIDDEN_SECONDS, since, has)
+            since = TopicEnds.load(newest.staged)
+            notes, whole = control.newest_notes(*place, _HIDDEN_SECONDS, since, has)
         every = notes.values()
         damaged = tuple(
             DamagedNote(batch_id=number, what=str(note))
@@ -250,8 +250,8 @@ class KafkaSink(RemoteSink):
         """The notes of the pipeline's batches: within a block of the sink's own read once."""
         notes = self._notes
         if notes is None:
-            if not control_is_there(self._target):
-                raise TerminalError(no_topic(self._target, self._target.control))
+            if not control_exists(self._target):
+                raise TerminalError(missing_topic(self._target, self._target.control))
             every = self._all_notes().items()
             notes = {number: note for (name, number), note in every if name == self._pipeline}
             self._notes = notes if self._is_open else None
@@ -259,7 +259,7 @@ class KafkaSink(RemoteSink):
 
     def _all_notes(self) -> control.Notes:
         place = (self._target.cluster, self._target.control)
-        return control.of_all(*place, limits.KAFKA_TRANSACTION_SECONDS)
+        return control.all_notes(*place, limits.KAFKA_TRANSACTION_SECONDS)
 
     # Keeps KP10.
     def rows(self, marker: Published, *, strays: bool = False) -> Iterator[pa.Table]:
@@ -268,5 +268,5 @@ class KafkaSink(RemoteSink):
         """
         notes = self._own_notes()
         if strays and (values := self._stray_values().get(marker.batch_id)):
-            yield reading.typed(self._target, marker, values)
+            yield reading.typed_rows(self._target, marker, values)
         yield from reading.rows(self._target, marker, notes.get(marker.batch_id))
