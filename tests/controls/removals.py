@@ -760,14 +760,14 @@ OF_MINUTES: dict[str, Removal] = {
         new="self._producer.commit_transaction(30); self._producer.begin_transaction(); <old>",
     ),
     "rows are counted before a note says all": gives(f"{LANDING}:check_count"),
-    "a batch is not written beside its note": gives(f"{LANDING}:_find"),
+    "a batch is not written beside its note": gives(f"{LANDING}:_batch_note"),
     # Each producer has a transactional id of its own.
     "a batch's producer fences the one before": other(
         "sinks.kafka.target:KafkaTarget.transactional_id",
         lambda original: lambda *words: f"{original(*words)}.{secrets.token_hex(4)}",
     ),
     "a note is known by its digest":
-        code("sinks.kafka.sink:KafkaSink.query_presence", "found.digest != won.digest"),
+        code("sinks.kafka.sink:KafkaSink.query_presence", "note.digest != won.digest"),
     # It ends where the first open transaction begins.
     "the control topic is read to its end":
         code("sinks.kafka.ends:_offsets", "committed=False", new="committed=True"),
@@ -779,20 +779,20 @@ OF_MINUTES: dict[str, Removal] = {
     # One that leads a partition after another is believed to have all of it.
     "what another leader has is read from its start":
         code("sinks.kafka.ends:TopicEnds.written_since", "leader is not None and", new="True or"),
-    "who was fenced waits": gives(f"{LANDING}:_wait"),
+    "who was fenced waits": gives(f"{LANDING}:_wait_for_rival"),
     "a topic is looked at before any work": gives("sinks.kafka.sink:KafkaSink.check"),
     "messages are measured in stage": gives("sinks.kafka.refused:KafkaRowCheck._large"),
     "a lost control topic is not made anew":
-        code("sinks.kafka.facts:_lacking", "if there and any(", new="if False and any("),
+        code("sinks.kafka.facts:_missing_topics", "if exists and any(", new="if False and any("),
     "a topic takes no replay": gives("sinks.kafka.sink:KafkaSink.check_replace", ()),
     "refused rows are kept":
         code("sinks.kafka.sink:KafkaSink.publish_accepting", "keep(rows)", new="pass"),
     "rows of a batch are all there":
         code("sinks.kafka.reading:rows", "if first > start or last < end:", new="if False:"),
     "retention explains what it deletes alone":
-        code("sinks.kafka.reading:_missing", "0 <= kept", new="True or <old>"),
+        code("sinks.kafka.reading:_deletion_error", "0 <= limits_now", new="True or <old>"),
     "compaction explains gaps alone":
-        code("sinks.kafka.reading:_compacted", "missing <= gaps", new="True"),
+        code("sinks.kafka.reading:_compaction_error", "missing <= gaps", new="True"),
     "a damaged note is its own batch's trouble":
         code("sinks.kafka.control:_notes", "notes[batch] = error", new="raise"),
     "a topic's newest note is looked for":

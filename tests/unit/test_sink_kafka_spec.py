@@ -42,7 +42,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ({"headers": {"h": "x"}}, "sink.headers.h: 'x' is not a column"),
         ({"connection": None}, "sink.connection: declare either connection or bootstrap_servers"),
         ({"bootstrap_servers": "h:1"}, "sink.connection: declare either"),
-        ({"topic": "_semel_x"}, "sink.topic: '_semel_x' is a name that Kafka, or semel, keeps"),
+        ({"topic": "_semel_x"}, "sink.topic: '_semel_x' is a name that Kafka or semel reserves"),
         ({"topic": "a b"}, "sink.topic: 'a b' does not match"),
         ({"topic": "x" * 243}, "sink.topic: 'xxx.*' does not match"),
         ({"value": "avro"}, "sink.value: must be 'json', not 'avro'"),

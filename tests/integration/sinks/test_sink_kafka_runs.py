@@ -69,7 +69,7 @@ def test_records_are_in_the_topic_once(
         read.append(topic)
         return between(cluster, topic, *more)
 
-    monkeypatch.setattr(control, "between", watched)
+    monkeypatch.setattr(control, "committed_messages", watched)
     [place] = find(spec, ["e000029"]).places
     assert (place.what, place.batch_id) == ("output", 3) and place.file.endswith(outlet.topic)
     assert read == [outlet.control] + [outlet.topic] * 3
