@@ -15,8 +15,8 @@ class CacheSpace:
 
     How it works: a locked file in the folder counts the bytes reserved since the last listing. Only
     when the count reaches the limit or is unreadable, it lists the files, removes the least
-    recently used ones, and corrects the count. Bytes reserved but never written, and files removed by hand,
-    only make the next listing come sooner.
+    recently used ones, and corrects the count. Bytes reserved but never written, and files removed
+    by hand, only make the next listing come sooner.
     """
 
     def __init__(self, folder: Path, bytes_max: int) -> None:

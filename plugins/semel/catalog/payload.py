@@ -390,7 +390,7 @@ def _read(ledger: Ledger, run: IdRun, kind: PayloadStream, wanted: Sequence[int]
             with connection.connection.cursor(binary=True) as cursor:
                 rows = cursor.execute(statement, values).fetchall()
     except pg.UndefinedTable as error:
-        raise _corrupt(run, f"its table semel.ids_{run.segment_id} is missing") from error
+        raise _corrupt(run, f"its table semel.ids_{run.segment_id} is gone") from error
     except psycopg.OperationalError as error:
         raise UnavailableError(
             f"the connection to the ledger was lost while semel read id run {run.id_run_id} "

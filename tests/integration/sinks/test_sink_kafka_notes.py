@@ -51,7 +51,7 @@ def test_a_damaged_note(
     words = {"open_job": lambda: nullcontext(LocalEngine()), "shown": 5, "log": quiet}
     compared = compare(ledger, spec, BatchRange(first=3, last=3), **words)
     assert (compared.rows_live, compared.total) == (10, 0)
-    with pytest.raises(CorruptionError, match=r'under the key \["events",2\]'):
+    with pytest.raises(CorruptionError, match=r'the key of one, \["events",2\]'):
         compare(ledger, spec, BatchRange(first=1, last=3), **words)
     bench.write("in/3.jsonl", events(30, 40))
     run(ledger, spec, "r3")

@@ -131,7 +131,7 @@ def _facts(target: KafkaTarget, data: _Topic | None, control: _Topic | None) -> 
         needed = _NOTE_BYTES + _SPAN_BYTES * len(data.described.partitions)
         if int(control.config["max.message.bytes"]) < needed:
             raise TerminalError(
-                f"{target.control} refuses messages of {needed:,} bytes, as large as a note may be. "
+                f"{target.control} refuses messages of {needed:,} bytes, the size of a large note. "
                 f"Run {_tool(target, 'kafka-configs.sh')} --alter --topic {target.control} "
                 f"--add-config max.message.bytes={needed}"
             )

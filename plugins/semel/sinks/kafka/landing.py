@@ -123,7 +123,7 @@ def _detect_fencing() -> Iterator[None]:
     except KafkaException as error:
         if error.args[0].code() in _FENCED:
             raise _FencedError(
-                f"another process publishes the same batch ({error.args[0].name()}). Wait for it, "
+                f"another process uses this transactional.id ({error.args[0].name()}). Wait for it, "
                 "then run this again"
             ) from error
         raise

@@ -107,8 +107,7 @@ class KafkaSink(RemoteSink):
         raise TerminalError(
             f"{self.address}: its messages cannot be replaced, because consumers have read them. "
             f"Batch {old.batches[0]} stays as it is. Declare the corrected transforms in a pipeline "
-            "of another name and topic, which reads the source from its start, and move the consumers "
-            "to that topic"
+            "of another name and topic. It reads the source from its start. Move the consumers to it"
         )
 
     def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:  # noqa: ARG002
