@@ -37,7 +37,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ({"key": "x"}, "sink.key: 'x' is not a column; the schema has id, n"),
         ({"key": ["id", "x"]}, r"sink.key\[1\]: 'x' is not a column"),
         ({"key": ["id", "id"]}, "sink.key: names 'id' twice"),
-        ({"key": []}, "sink.key: is empty; leave it out"),
+        ({"key": []}, "sink.key: is empty. Remove it"),
         ({"key": 5}, "sink.key: must be a column, or a list of columns, not 5"),
         ({"headers": {"h": "x"}}, "sink.headers.h: 'x' is not a column"),
         ({"connection": None}, "sink.connection: declare either connection or bootstrap_servers"),

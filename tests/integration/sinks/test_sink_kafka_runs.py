@@ -162,15 +162,15 @@ def test_what_compaction_took_is_no_fault(
     verdict = audit(spec)
     assert verdict.ok and (verdict.batches, verdict.gone) == (2, 0)
     [note] = verdict.notes
-    assert note.startswith("batch 1: ") and "4 of its 5 rows are gone" in note
+    assert note.startswith("batch 1: ") and "4 of 5 rows are missing" in note
     assert "cleanup.policy=compact" in note
     assert find(spec, ["e14"]).places == () and find(spec, ["e14"]).gone == (1,)
     [place] = find(spec, ["e04"]).places
     assert (place.what, place.batch_id) == ("output", 1)
     assert "rows of batch 1 are gone" in shell.runs("semel find events e00")
     step = shell.fails("semel compare events --batches 1..2")
-    assert "4 of its 5 rows are gone" in shell.err
-    assert "4 of its 5 rows are gone" in shell.runs(step)
+    assert "4 of 5 rows are missing" in shell.err
+    assert "4 of 5 rows are missing" in shell.runs(step)
 
 
 # Attacks KP10.
