@@ -33,7 +33,7 @@ from semel.pipeline.opening import open_source
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.reports.gaps import gaps
-from semel.sources.kafka import claimed as claims_of_kafka
+from semel.sources.kafka import claim_checks as claims_of_kafka
 from semel.sources.kafka import edges, source, topics
 from test_kill import scripts
 

@@ -781,7 +781,7 @@ OF_MINUTES: dict[str, Removal] = {
         code("sinks.kafka.ends:TopicEnds.written_since", "leader is not None and", new="True or"),
     "who was fenced waits": gives(f"{LANDING}:_wait_for_rival"),
     "a topic is looked at before any work": gives("sinks.kafka.sink:KafkaSink.check"),
-    "messages are measured in stage": gives("sinks.kafka.refused:KafkaRowCheck._large"),
+    "messages are measured in stage": gives("sinks.kafka.row_check:KafkaRowCheck._large"),
     "a lost control topic is not made anew":
         code("sinks.kafka.facts:_missing_topics", "if exists and any(", new="if False and any("),
     "a topic takes no replay": gives("sinks.kafka.sink:KafkaSink.check_replace", ()),
@@ -853,7 +853,7 @@ OF_MINUTES: dict[str, Removal] = {
         code("sinks.delta.statistics:_high", "_above(value[:TEXT_MAX])", new="value[:TEXT_MAX]"),
     "rows of a Delta table are counted":
         code("sinks.delta.sink:DeltaSink.rows", "found != wanted"),
-    "a task asks for the topic's id": gives("sources.kafka.claimed:check_topic"),
+    "a task asks for the topic's id": gives("sources.kafka.claim_checks:check_topic"),
     "a deleted start is an error for a task":
         other(READING, lambda old: old | {"auto_offset_reset": "earliest"}),
     "a task reads to the claim's end":
@@ -867,8 +867,8 @@ OF_MINUTES: dict[str, Removal] = {
         "sources.kafka.topics:FoundPartition.fingerprint",
         lambda _: property(lambda found: str(found.end)),
     ),
-    "another leader is asked for what was claimed": gives("sources.kafka.claimed:_check_epochs"),
-    "a task reads no record of a later leader": gives("sources.kafka.claimed:check_written"),
+    "another leader is asked for what was claimed": gives("sources.kafka.claim_checks:_check_epochs"),
+    "a task reads no record of a later leader": gives("sources.kafka.claim_checks:check_written"),
     "offsets that are given to others are refused":
         code("sources.kafka.epochs:first_lost_offsets", "verdict is EpochVerdict.LOST"),
     "a topic that was made anew waits for a person":

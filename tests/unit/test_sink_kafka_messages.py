@@ -14,7 +14,7 @@ from semel.sinks import CommittedBatch
 from semel.sinks.kafka import encode
 from semel.sinks.kafka.encode import EncodedMessages
 from semel.sinks.kafka.landing import _Block, _prefetch
-from semel.sinks.kafka.refused import KafkaRowCheck
+from semel.sinks.kafka.row_check import KafkaRowCheck
 from semel.sinks.kafka.sink import KafkaSink
 from semel.sinks.kafka.target import KafkaTarget
 

@@ -35,7 +35,7 @@ from semel.sinks.kafka.control import ControlNote
 from semel.sinks.kafka.ends import TopicEnds, topic_ends
 from semel.sinks.kafka.facts import TopicFacts, control_exists, describe, examine, missing_topic
 from semel.sinks.kafka.landing import Refusals, land, producer_of
-from semel.sinks.kafka.refused import KafkaRowCheck
+from semel.sinks.kafka.row_check import KafkaRowCheck
 from semel.sinks.kafka.spec import CONTROL
 from semel.sinks.kafka.target import KafkaTarget
 from semel.sinks.staged import staged

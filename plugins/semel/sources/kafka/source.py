@@ -25,7 +25,7 @@ from semel.sources import (
     Window,
     Acceptance,
 )
-from semel.sources.kafka import claimed, epochs, matching, probe, topics
+from semel.sources.kafka import claim_checks, epochs, matching, probe, topics
 from semel.sources.kafka.matching import PartitionOffer
 from semel.sources.kafka.messages import first_time, messages
 from semel.sources.kafka.records import MessageBlocks
@@ -73,7 +73,7 @@ class KafkaSource(Source):
         return min(end, start + max(room, 1 if first else 0))
 
     def capacity(self, offers: Sequence[Offer]) -> int:
-        return claimed.batch_capacity(self.context, self.cluster, offers)
+        return claim_checks.batch_capacity(self.context, self.cluster, offers)
 
     def evidence(self, offer: PartitionOffer, end: int) -> Evidence:
         return epochs.evidence(offer.topic_partition.topic_id, offer.topic_partition.extent)
@@ -92,31 +92,31 @@ class KafkaSource(Source):
         return matching.accept_partition(*arguments, same=same, start=start, is_open=is_open)
 
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
-        return claimed.locate_partitions(self.discover(), partitions)
+        return claim_checks.locate_partitions(self.discover(), partitions)
 
     def first_time(self, name: str, start: int, end: int) -> float | None:
-        return first_time(self.cluster, *claimed.place_of(name), start, end)
+        return first_time(self.cluster, *claim_checks.place_of(name), start, end)
 
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
-        claimed.check_claims(self.cluster, claims, batch_id)
+        claim_checks.check_claims(self.cluster, claims, batch_id)
 
     def acknowledge(self, settled: Sequence[SettledPartition]) -> str | None:
         group = self.context.declared.consumer_group
-        return claimed.commit_group_offsets(self.cluster, group, settled)
+        return claim_checks.commit_group_offsets(self.cluster, group, settled)
 
     def read(
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
     ) -> "Iterator[Block]":
-        topic, partition = claimed.place_of(split.claim.name)
+        topic, partition = claim_checks.place_of(split.claim.name)
 
         def check_topic() -> None:
-            claimed.check_topic(self.cluster, split.claim, batch_id)
+            claim_checks.check_topic(self.cluster, split.claim, batch_id)
 
         check_topic()
         with closing(MessageBlocks(self.context, split.claim.name)) as records:
             offsets = split.start, split.end
             for chunk in messages(self.cluster, topic, partition, *offsets, check_topic):
-                claimed.check_written(split.claim, chunk, batch_id)
+                claim_checks.check_written(split.claim, chunk, batch_id)
                 yield records.block(chunk, selection)
         # Keeps KS1. The topic may have been recreated during the read.
         check_topic()
