@@ -20,7 +20,7 @@ from semel.archive import layout, owned, provenance, write_marker
 from semel.declare.parts import Select
 from semel.errors import AGAIN, ANEW, CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, Row, pipelines, row, rows
-from semel.ledger.batches import opened
+from semel.ledger.batches import pipeline_and_batch
 from semel.model.arrow import arrow_type
 from semel.model.batch import Batch, BatchStatus, Claim, Counts, Pipeline
 from semel.model.manifest import Kind, ManifestFile
@@ -82,7 +82,7 @@ def finalize(
 
 def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> Finalized:
     with ledger.transaction() as connection:
-        pipeline, batch = opened(connection, spec.name, batch_id)
+        pipeline, batch = pipeline_and_batch(connection, spec.name, batch_id)
         won = row(connection, "finalize", "won", batch_id=batch_id)
         if won is None:
             raise StateError(

@@ -217,7 +217,7 @@ def retiring_commit(original: Callable) -> Callable:
 
 def begin_under_any_name(judge: Callable) -> Callable:
     """A topic's name that had another topic is taken for a new one."""
-    does = importlib.import_module("semel.sources.kafka.matching").Does
+    does = importlib.import_module("semel.sources.kafka.matching").TopicDecision
 
     def judged(held, topic_known, lost):  # noqa: ANN001, ANN202
         return does.BEGIN if held == "other" else judge(held, topic_known, lost)
@@ -228,7 +228,7 @@ def begin_under_any_name(judge: Callable) -> Callable:
 LANDING = "sinks.kafka.landing"
 LOADS = "sinks.bigquery.landing"
 COMMITS = "sinks.delta.landing"
-READING = "sources.kafka.messages:READING"
+READING = "sources.kafka.messages:READER_CONFIG"
 MESSAGES = "sources.kafka.messages:messages"
 POINT = "\n        failpoints.point('finalize.before_rename')\n        "
 KEY = "(table_name, pipeline, batch_id)"
@@ -762,43 +762,43 @@ OF_MINUTES: dict[str, Removal] = {
         new="self._producer.commit_transaction(30); self._producer.begin_transaction(); <old>",
     ),
     "rows are counted before a note says all": gives(f"{LANDING}:check_count"),
-    "a batch is not written beside its note": gives(f"{LANDING}:_find"),
+    "a batch is not written beside its note": gives(f"{LANDING}:_batch_note"),
     # Each producer has a transactional id of its own.
     "a batch's producer fences the one before": other(
         "sinks.kafka.target:KafkaTarget.transactional_id",
         lambda original: lambda *words: f"{original(*words)}.{secrets.token_hex(4)}",
     ),
     "a note is known by its digest":
-        code("sinks.kafka.sink:KafkaSink.query_presence", "found.digest != won.digest"),
+        code("sinks.kafka.sink:KafkaSink.query_presence", "note.digest != won.digest"),
     # It ends where the first open transaction begins.
     "the control topic is read to its end":
         code("sinks.kafka.ends:_offsets", "committed=False", new="committed=True"),
     "an aborted note is none":
-        code("sinks.kafka.control:between", '"read_committed"', new='"read_uncommitted"'),
+        code("sinks.kafka.control:committed_messages", '"read_committed"', new='"read_uncommitted"'),
     # One that was made anew under a name is taken for the one before.
     "a restored control topic is read from its start":
         code("sinks.kafka.ends:TopicEnds.written_since", "or earlier.topic_id != self.topic_id", new=""),
     # One that leads a partition after another is believed to have all of it.
     "what another leader has is read from its start":
         code("sinks.kafka.ends:TopicEnds.written_since", "leader is not None and", new="True or"),
-    "who was fenced waits": gives(f"{LANDING}:_wait"),
+    "who was fenced waits": gives(f"{LANDING}:_wait_for_rival"),
     "a topic is looked at before any work": gives("sinks.kafka.sink:KafkaSink.check"),
-    "messages are measured in stage": gives("sinks.kafka.refused:KafkaRowCheck._large"),
+    "messages are measured in stage": gives("sinks.kafka.row_check:KafkaRowCheck._large"),
     "a lost control topic is not made anew":
-        code("sinks.kafka.facts:_lacking", "if there and any(", new="if False and any("),
+        code("sinks.kafka.facts:_missing_topics", "if exists and any(", new="if False and any("),
     "a topic takes no replay": gives("sinks.kafka.sink:KafkaSink.check_replace", ()),
     "refused rows are kept":
         code("sinks.kafka.sink:KafkaSink.publish_accepting", "keep(rows)", new="pass"),
     "rows of a batch are all there":
         code("sinks.kafka.reading:rows", "if first > start or last < end:", new="if False:"),
     "retention explains what it deletes alone":
-        code("sinks.kafka.reading:_missing", "0 <= kept", new="True or <old>"),
+        code("sinks.kafka.reading:_deletion_error", "0 <= limits_now", new="True or <old>"),
     "compaction explains gaps alone":
-        code("sinks.kafka.reading:_compacted", "missing <= gaps", new="True"),
+        code("sinks.kafka.reading:_compaction_error", "missing <= gaps", new="True"),
     "a damaged note is its own batch's trouble":
         code("sinks.kafka.control:_notes", "notes[batch] = error", new="raise"),
     "a topic's newest note is looked for":
-        code("sinks.kafka.control:newest", "if since and has and has in (", new="if since and None is not ("),
+        code("sinks.kafka.control:newest_notes", "if since and has and has in (", new="if since and None is not ("),
     "the audit reads the whole topic": other("sinks.kafka.reading:strays", lambda _: lambda *_: {}),
     "a cut begins where the last one ended":
         code(f"{LANDING}:_Landing._blocks", "self._note.rows", new="0"),
@@ -856,23 +856,25 @@ OF_MINUTES: dict[str, Removal] = {
     "rows of a Delta table are counted":
         code("sinks.delta.sink:DeltaSink.rows", "count != published"),
     "a task asks for the topic's id": gives("sources.kafka.claimed:check_topic"),
+        code("sinks.delta.sink:DeltaSink.rows", "found != wanted"),
+    "a task asks for the topic's id": gives("sources.kafka.claim_checks:check_topic"),
     "a deleted start is an error for a task":
         other(READING, lambda old: old | {"auto_offset_reset": "earliest"}),
     "a task reads to the claim's end":
-        code(MESSAGES, "ended is not None and ended < end", user="sources.kafka.source"),
-    "a silent topic is asked for": code(MESSAGES, "still()", new="pass", user="sources.kafka.source"),
+        code(MESSAGES, "end_now is not None and end_now < end", user="sources.kafka.source"),
+    "a silent topic is asked for": code(MESSAGES, "check_topic()", new="pass", user="sources.kafka.source"),
     "tasks read what is committed":
         other(READING, lambda old: old | {"isolation_level": "read_uncommitted"}),
     "another leader is asked for what was read":
-        gives("sources.kafka.epochs:_ask", {}),
+        gives("sources.kafka.epochs:_query_epoch_ends", {}),
     "the same end under another leader is looked at": other(
         "sources.kafka.topics:FoundPartition.fingerprint",
         lambda _: property(lambda found: str(found.end)),
     ),
-    "another leader is asked for what was claimed": gives("sources.kafka.claimed:_check_kept"),
-    "a task reads no record of a later leader": gives("sources.kafka.claimed:check_written"),
+    "another leader is asked for what was claimed": gives("sources.kafka.claim_checks:_check_epochs"),
+    "a task reads no record of a later leader": gives("sources.kafka.claim_checks:check_written"),
     "offsets that are given to others are refused":
-        code("sources.kafka.epochs:lost", "proof is Proof.LOST"),
+        code("sources.kafka.epochs:first_lost_offsets", "verdict is EpochVerdict.LOST"),
     "a topic that was made anew waits for a person":
         other("sources.kafka.matching:judge", begin_under_any_name),
     "unclaimed offsets that are gone are refused":
@@ -884,15 +886,15 @@ OF_MINUTES: dict[str, Removal] = {
     "what is missing is looked at under the lock":
         code("repair.losses:accept_loss", "if passed and", new="if False and"),
     "a partition is known at first sight":
-        code("sources.kafka.matching:match", "if one.known is None:", new="if False:"),
+        code("sources.kafka.matching:match", "if partition.source_partition is None:", new="if False:"),
     "no offset for a time is no end where records are left":
-        gives("sources.kafka.edges:_check_told"),
+        gives("sources.kafka.edges:_check_deletion"),
     "an interval has its offsets alone": gives("sources.kafka.matching:find_edges"),
     "a message that is ahead ends no interval":
         code("sources.kafka.edges:_Log.edges", "votes=VOTES, now=now", new="votes=1"),
     "what earlier intervals took ends none again": code(
         "sources.kafka.edges:find_edges",
-        "max(until[place], at, before.get(place, 0))", new="max(until[place], at)",
+        "max(until[place], at, taken_to.get(place, 0))", new="max(until[place], at)",
     ),
     "an interval begins at its own records": code(
         "sources.kafka.edges:find_edges",

@@ -37,7 +37,7 @@ def accept_loss(
     SourceError: nothing is missing under this name. StateError: a batch still has it, or the effect
     would now differ from the one agreed to.
     """
-    pipeline = pipelines.planned(ledger, spec.name)
+    pipeline = pipelines.require(ledger, spec.name)
     pipeline_id = pipeline.pipeline_id
     for _ in range(_ROUNDS_MAX):
         version, passed = _passed(ledger, spec, pipeline, path)
@@ -64,7 +64,7 @@ def accept_loss(
 
 def foresee_loss(ledger: Ledger, spec: Spec, path: str) -> list[RecordedLoss]:
     """What `accept_loss` would record, with the same errors. Empty: it is already recorded."""
-    pipeline = pipelines.planned(ledger, spec.name)
+    pipeline = pipelines.require(ledger, spec.name)
     _, passed = _passed(ledger, spec, pipeline, path)
     with ledger.transaction() as connection:
         return passed or _missing(connection, spec, pipeline, path)
