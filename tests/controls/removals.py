@@ -648,7 +648,7 @@ OF_SECONDS: dict[str, Removal] = {
         "sinks.postgres.sink:PostgresSink.publish_accepting",
         "keep(table)", new="connection.commit()\n            <old>",
     ),
-    "a key is in one row of a batch": gives("sinks.postgres.sink:twice"),
+    "a key is in one row of a batch": gives("sinks.postgres.sink:find_duplicate_key"),
     # They are deleted in a transaction of its own.
     "old rows go when the new ones come": code(
         "sinks.postgres.sink:PostgresSink._begin",
@@ -855,8 +855,6 @@ OF_MINUTES: dict[str, Removal] = {
         code("sinks.delta.statistics:_high", "_above(value[:TEXT_MAX])", new="value[:TEXT_MAX]"),
     "rows of a Delta table are counted":
         code("sinks.delta.sink:DeltaSink.rows", "count != published"),
-    "a task asks for the topic's id": gives("sources.kafka.claimed:check_topic"),
-        code("sinks.delta.sink:DeltaSink.rows", "found != wanted"),
     "a task asks for the topic's id": gives("sources.kafka.claim_checks:check_topic"),
     "a deleted start is an error for a task":
         other(READING, lambda old: old | {"auto_offset_reset": "earliest"}),
