@@ -126,14 +126,14 @@ def test_a_listing_is_in_order_and_cut_as_a_list_is(monkeypatch: pytest.MonkeyPa
         pattern="*", interval_from=None, ordered=False, url="s3://b", format="jsonl"
     )
     shown = listing.list_objects(SimpleNamespace(declared=declared), store, KeyScope())
-    parts = [listing.part_of(one) for one in sorted(objects, key=lambda o: (o.modified, o.key))]
+    parts = [listing.object_part(one) for one in sorted(objects, key=lambda o: (o.modified, o.key))]
     assert list(shown.items) == parts and len(shown.items) == 7
     for cut in (slice(None), slice(2, 5), slice(-2, None), slice(9, None)):
         assert shown.items[cut] == parts[cut]
     assert shown.items[-1] == parts[-1] and parts[0].fingerprint == "2:e|1"
-    assert shown.shows(["3.jsonl", "9.jsonl"]) == {"3.jsonl"}
+    assert shown.listed_names(["3.jsonl", "9.jsonl"]) == {"3.jsonl"}
     objects.append(objects[4])
-    with pytest.raises(TerminalError, match="two objects that the client calls '4.jsonl'"):
+    with pytest.raises(TerminalError, match="two objects that semel cannot tell apart, both '4.jsonl'"):
         listing.list_objects(SimpleNamespace(declared=declared), store, KeyScope())
 
 

@@ -62,7 +62,7 @@ _MILLISECONDS_MAX = (2**63 - 1) // 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowLines(ClaimedRecords):
+class ClaimedRows(ClaimedRecords):
     """Rows of one claim. `rows`: their columns as they were read; None: they cannot be read. `far`:
     by row, the columns that microseconds do not hold, in milliseconds.
     """
@@ -87,7 +87,7 @@ class RowLines(ClaimedRecords):
         return super().nbytes + (self.rows.nbytes if self.rows is not None else 0)
 
 
-class ByContent:
+class FilesByContent:
     """Finds claimed files by the digest of all their bytes, each content once for all its claims.
     """
 
@@ -115,7 +115,7 @@ class ClaimedParts:
     def __init__(self, others: Callable[[], list[str]]) -> None:
         """`others`: all files that a renamed one may be among."""
         self._others = others
-        self._files = ByContent()
+        self._files = FilesByContent()
         self._links = count()
         self._folder = tempfile.TemporaryDirectory(prefix="semel-audit-")
         self._judge = duckdb.connect()
@@ -456,10 +456,10 @@ class _Reading:
         bad = dict.fromkeys(range(count), "its row group cannot be read")
         return self._made(low, count, bad=bad, beside=pa.nulls(count, self._beside), rows=None)
 
-    def _made(self, at: int, count: int, **more: Any) -> RowLines:
+    def _made(self, at: int, count: int, **more: Any) -> ClaimedRows:
         share = [self._size * row // self._total for row in (at, at + count)]
         start = self._first + at
-        return RowLines(
+        return ClaimedRows(
             batch=self._batch,
             claim=self._claim,
             data=b"",
