@@ -37,9 +37,9 @@ SOURCE = {
         ({"interval_from": "mtime"}, "has no meaning with select: arrival"),
         ({"select": "interval", "interval_from": "dt=%d/"}, "is not a strptime pattern of a key"),
         ({"select": "interval", "interval_from": "/%Y-%m-%d/"}, "is not a strptime pattern"),
-        ({"select": "interval", "interval_from": "%Y/%H/"}, "down to some unit without a gap"),
-        ({"select": "interval", "interval_from": "%Y-%d/"}, "down to some unit without a gap"),
-        ({"select": "interval", "interval_from": "%Y-%m-%dT%I/"}, "down to some unit without"),
+        ({"select": "interval", "interval_from": "%Y/%H/"}, "each unit down to its smallest one"),
+        ({"select": "interval", "interval_from": "%Y-%d/"}, "each unit down to its smallest one"),
+        ({"select": "interval", "interval_from": "%Y-%m-%dT%I/"}, "each unit down to its smallest"),
         ({"select": "interval", "interval_from": "%Y%Y/"}, "is not a strptime pattern"),
         ({"select": "interval", "interval_from": "mtime", "ordered": True}, "ordered: has no"),
         ({"ordered": "yes"}, "ordered"),
@@ -109,9 +109,9 @@ def test_the_folders_of_a_window(
 def test_what_a_listing_is_of() -> None:
     """Keys behind another one are greater by their bytes; a folder's name ends at a slash."""
     assert "z" in KeyScope() and "a/x" in KeyScope(folders=("a",)) and "ab/x" not in KeyScope(folders=("a",))
-    after = KeyScope(after="a.jsonl")
+    after = KeyScope(start_after="a.jsonl")
     assert "b" in after and "a.jsonl" not in after and "A" not in after
-    assert "\uffff" not in KeyScope(after="\U00010000") and "\U00010001" in KeyScope(after="\U00010000")
+    assert "\uffff" not in KeyScope(start_after="\U00010000") and "\U00010001" in KeyScope(start_after="\U00010000")
 
 
 def test_a_listing_is_in_order_and_cut_as_a_list_is(monkeypatch: pytest.MonkeyPatch) -> None:

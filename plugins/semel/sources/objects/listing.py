@@ -143,7 +143,7 @@ def list_objects(context: Context, store: Store, scope: KeyScope) -> ObjectListi
     arrays = [pa.concat_arrays([pa.array([], kind), *columns.pop(0)]) for kind in _COLUMNS.types]
     table = pa.table(arrays, schema=_COLUMNS)
     pa.default_memory_pool().release_unused()
-    _check_once(declared.url, whole[0])
+    _check_unique(declared.url, arrays[0])
     if source_format(declared.format).sealed:
         _check_tables(context, arrays[0], {*tables, *_tables_above(store, scope)})
     parts = ObjectParts(table, ("name",) if declared.ordered else ("modified", "name"))
@@ -170,14 +170,14 @@ def _tables_above(store: Store, scope: KeyScope) -> Iterator[str]:
             yield folder
 
 
-def _check_once(url: str, names: pa.Array) -> None:
+def _check_unique(url: str, names: pa.Array) -> None:
     order = pc.sort_indices(names)
     for at in range(0, len(names), _ROWS_AT_ONCE):
         keys = names.take(order[at : at + _ROWS_AT_ONCE + 1])
         for key in keys[1:].filter(pc.equal(keys[1:], keys[:-1])):
             raise TerminalError(
-                f"{url} has two objects that semel cannot tell apart, both {key.as_py()!r}: the key "
-                "of one begins or ends with a slash. Nothing was planned. Rename or remove that one"
+                f"{url} has two objects that semel cannot tell apart, both {key.as_py()!r}: the "
+                "key of one begins or ends with a slash. Nothing was planned. Rename that one"
             )
 
 
@@ -212,8 +212,8 @@ def _parts(rows: pa.Table) -> list[ObjectPart]:
 def _part(
     key: str, length: int, etag: str, modified: datetime, when: datetime | None
 ) -> ObjectPart:
-    # A key stays the same source partition, so it is the identity too. The ledger's queries separate
-    # names by two slashes, which an etag may contain.
+    # A key stays the same source partition, so it is the identity too. The ledger's queries
+    # separate names by two slashes, which an etag may contain.
     return ObjectPart(
         name=key,
         identity=key,

@@ -29,7 +29,7 @@ class ObjectsSourceSpec(FormattedSourceSpec):
         "its key sorts before keys that were read, so with source.ordered: true no run reads it. "
         "Declare ordered: false for one run"
     )
-    expires: ClassVar[str] = "the objects that were read have been deleted, perhaps by a lifecycle rule"
+    expires: ClassVar[str] = "the objects that were read were deleted, perhaps by a lifecycle rule"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
     aside: ClassVar[tuple[str, ...]] = (*FormattedSourceSpec.aside, "connection", "ordered")
     begins_anywhere: ClassVar[bool] = False
@@ -106,7 +106,7 @@ class ObjectsSourceSpec(FormattedSourceSpec):
         if self.interval_from and (why := self.times.problem()):
             yield ("interval_from",), why
         if self.ordered and self.select is Select.INTERVAL:
-            yield ("ordered",), "does not apply with select: interval. Leave it out"
+            yield ("ordered",), "has no meaning with select: interval; leave it out"
 
 
 DECLARED = (ObjectsSourceSpec,)

@@ -18,8 +18,8 @@ _STEPS = (
 """The least distance between two folders of a pattern; a day without any of these."""
 
 _SIGNS = frozenset("%YymdjbBaAHIpMSf")
-"""The directives that a pattern may have. A week alone is not a day; of all offsets semel would list
-only UTC; and the distance between two times of a locale is unknown.
+"""The directives that a pattern may have. A week alone is not a day; semel would list folders of
+the offset UTC only; and the distance between two times of a locale is unknown.
 """
 
 
@@ -39,9 +39,9 @@ class ObjectTimes:
         if right and not {"", ".", ".."} & {*self.rule.removesuffix("/").split("/")}:
             return None
         return (
-            f"{self.rule!r} is not a strptime pattern of a key with a year, month and day, and each "
-            'unit down to its smallest one. Write a pattern such as "dt=%Y-%m-%d/" for the start of '
-            'keys, "%Y/%m/%d.jsonl" for whole keys, or "mtime"'
+            f"{self.rule!r} is not a strptime pattern of a key with a year, month and day, and "
+            'each unit down to its smallest one. Write a pattern such as "dt=%Y-%m-%d/" for the '
+            'start of keys, "%Y/%m/%d.jsonl" for whole keys, or "mtime"'
         )
 
     def time_of(self, key: str, modified: datetime) -> datetime | None:
