@@ -81,7 +81,7 @@ def day(number: int, hour: int = 0) -> datetime:
 )
 def test_the_time_of_a_key(rule: str | None, key: str, when: datetime | None) -> None:
     """As its beginning says, or the whole of it; it has none where it does not follow the rule."""
-    assert ObjectTimes(rule=rule).of(key, day(9)) == when
+    assert ObjectTimes(rule=rule).time_of(key, day(9)) == when
 
 
 @pytest.mark.parametrize(

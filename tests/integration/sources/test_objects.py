@@ -133,7 +133,7 @@ def test_a_replaced_object_waits_for_accept(
     assert refused(ledger, spec, "r3") == {}
     place.put("a.jsonl", lines(100, 105))
     step = shell.fails("semel accept events a.jsonl --from 5")
-    assert "all of it is accepted, or nothing" in shell.err
+    assert "--same and --from do not apply" in shell.err
     shell.runs(step)
     run(ledger, spec, "r4")
     assert settled(spec, audited=False).ids == sorted([*ids(0, 15), *ids(100, 105)])

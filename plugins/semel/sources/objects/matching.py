@@ -41,7 +41,7 @@ InspectAll = Callable[[list[ObjectPart]], Iterable[PartInspection]]
 
 
 class ObjectAccess(PartAccess, Protocol):
-    """What these functions need of a source of objects."""
+    """A source of objects, for these functions."""
 
     def is_whole_key(self, key: str) -> bool:
         """Whether an object is read at once, as one range."""

@@ -174,7 +174,7 @@ class ObjectsSource(NamedSource):
             if not store.ends_in_slash(name):
                 raise
             raise ChangedError(
-                f"{name!r} cannot be read: {_SLASH}. Nothing of the batch was read. Plan again: plan "
+                f"{name!r} cannot be read: {_SLASH}. Nothing of the batch was read. Plan again: it "
                 f"refuses {name!r}, and takes the other objects"
             ) from None
 
@@ -204,8 +204,8 @@ class ObjectsSource(NamedSource):
             return end
         if offer.whole and first:
             raise LimitError(
-                f"pipeline {self.context.name}: {offer.name!r} has {end} bytes, and must be read in "
-                "one batch; limits.bytes_per_batch_max is "
+                f"pipeline {self.context.name}: {offer.name!r} has {end} bytes, and must be read "
+                "in one batch; limits.bytes_per_batch_max is "
                 f"{self.context.limits.bytes_per_batch_max}. Raise it"
             )
         if offer.whole or (room <= 0 and not first):
@@ -273,7 +273,8 @@ class ObjectsSource(NamedSource):
 
         columns = None
         if formats.has_header(self.context):
-            with open_unpacked(self._file(file.name, split.claim.evidence["etag"], file.size)) as head:
+            etag = split.claim.evidence["etag"]
+            with open_unpacked(self._file(file.name, etag, file.size)) as head:
                 columns = formats.header_in(self.context, head)
         # A compressed object is read from start to end; positions count its decompressed bytes.
         packed = packing(file.name) is not None

@@ -53,7 +53,7 @@ class NameMatch(StrEnum):
 
 
 class Twin(StrEnum):
-    """Whether another name has a partition with this content, of which rows were or will be read.
+    """Whether another name has a partition with this content, with rows that were or will be read.
     """
 
     NONE = "none"
@@ -68,7 +68,7 @@ class Twin(StrEnum):
 
 
 class PartDecision(StrEnum):
-    """What a plan does with a part."""
+    """The decision of a plan about a part."""
 
     BEGIN = "begin"
     """Read it as a new partition."""
@@ -86,22 +86,22 @@ REFUSED = frozenset({PartDecision.CHANGED, PartDecision.COPY, PartDecision.RETUR
 
 
 # Keeps P22.
-def judge(own: NameMatch, twin: Twin, *, by_position: bool) -> PartDecision:
+def judge(name_match: NameMatch, twin: Twin, *, by_position: bool) -> PartDecision:
     """The decision table: all 40 cases.
 
     With a record id, plan reads a copy: semel drops the records that it repeats.
     """
-    if own is NameMatch.SAME:
+    if name_match is NameMatch.SAME:
         return PartDecision.CONTINUE
     if twin is Twin.MOVED:
         return PartDecision.RESUME
-    if own is NameMatch.OTHER:
+    if name_match is NameMatch.OTHER:
         return PartDecision.CHANGED
     if twin is Twin.LOST:
         return PartDecision.RETURNED
     if by_position and twin is not Twin.NONE:
         return PartDecision.COPY
-    return PartDecision.CONTINUE if own is NameMatch.UNREAD else PartDecision.BEGIN
+    return PartDecision.CONTINUE if name_match is NameMatch.UNREAD else PartDecision.BEGIN
 
 
 @dataclass(kw_only=True)
@@ -292,8 +292,8 @@ class PartMatcher:
         """By content, the partitions that these parts may continue; and the names of the parts
         that cannot be read to their end.
 
-        Hashes a part if a partition has its key, if its partition has no rows read yet, or, without
-        a record id, if two parts have its key.
+        Hashes a part if a partition has its key, if nothing was read in the partition of its name,
+        or, without a record id, if two parts have its key.
         """
         unreadable = set()
         counts = Counter(j.inspection.key for j in candidates)
@@ -427,7 +427,7 @@ def make_offer(
 ) -> PartOffer:
     """Offer the rows of a part up to `end`, in `partition` or, if that is None, in a new one."""
     part = inspection.part
-    own = {"head_hash": inspection.key, "bytes": inspection.length, "content": content}
+    evidence = {"head_hash": inspection.key, "bytes": inspection.length, "content": content}
     return PartOffer(
         name=part.name,
         identity=part.identity,
@@ -436,7 +436,7 @@ def make_offer(
         end=end,
         seen=inspection.rows,
         ahead=inspection.rows,
-        evidence=inspection.evidence | own,
+        evidence=inspection.evidence | evidence,
         part=part,
         length=inspection.length,
         content=content,
@@ -531,7 +531,7 @@ def accept_new_content(
     if same or start:
         raise SourceError(
             f"{name!r} is {as_what}: --same and --from do not apply. Nothing was accepted. Accept "
-            "all of it",
+            "it without them",
             next=bare_accept_command(pipeline, name),
         )
     return Acceptance(offer=offer(), ended=[] if old.closed else [old])
