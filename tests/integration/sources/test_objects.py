@@ -613,7 +613,7 @@ def test_the_audit_finds_what_stage_did_wrong(
     assert not audit(spec).ok
     place.s3.delete(place.bucket, "in/a.jsonl")
     verdict = audit(spec)
-    assert verdict.ok and "deleted what was read" in str(verdict)
+    assert verdict.ok and "the objects that were read were deleted" in str(verdict)
 
 
 def test_a_row_group_is_a_split(bench: Workbench, s3: S3, ledger: Ledger) -> None:
