@@ -285,6 +285,8 @@ OF_SECONDS: dict[str, Removal] = {
     "what is not in another spool is not gone":
         code("sources.queue.source:Segments.match", "lost=there, ", new=""),
     "an object that was replaced waits for a person": code(
+        "sources.objects.matching:_match_name", "NameMatch.OTHER if partition.reached",
+        new="NameMatch.UNREAD if partition.reached",
         "sources.objects.matching:_own", "NameMatch.OTHER if held.reached",
         new="NameMatch.UNREAD if held.reached",
     ),
@@ -295,7 +297,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "what was read says what it is of": gives("clients.objects:Store._check"),
     "what is not listed is not gone":
-        code("sources.objects.matching:_gone", "k.name in shown.scope", new="True"),
+        code("sources.objects.matching:_lost_ranges", "k.name in listing.scope", new="True"),
     "an ordered listing goes back for what was refused":
         sql("objects.begin", "r.pipeline_id = :pipeline_id", "false"),
     "an ordered listing goes back for what is planned":
@@ -327,10 +329,10 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "each attempt tries the store": gives("sinks.objects.sink:prove"),
     "a batch that met a slash is planned without it": code(
-        "sources.objects.source:Objects.evidence", "offer.known is not None"
+        "sources.objects.source:ObjectsSource.evidence", "offer.known is not None"
     ),
     "a folder in which something is refused is listed":
-        gives("sources.objects.source:outermost", ("dt=2026-01-02",)),
+        gives("sources.objects.source:outermost_folders", ("dt=2026-01-02",)),
     "a stale replacement is tried": code(
         "clients.objects.probe:prove", "if replaces", new="if False", user="sinks.objects.sink"
     ),
@@ -451,8 +453,8 @@ OF_SECONDS: dict[str, Removal] = {
         code("sources.sealed.matching:judge", "by_position and twin is not Twin.NONE"),
     # A footer is taken for the content.
     "all bytes of a part decide": code(
-        "sources.sealed.matching:Sorting._has",
-        'one.content == partition.evidence.get("content")', new="True",
+        "sources.sealed.matching:PartMatcher._has_content",
+        'judged.content == partition.evidence.get("content")', new="True",
     ),
     "a task looks at its part again": gives("sources.files.parquet:ParquetFiles._check_read"),
     "rows that cannot be decoded are dead letters": code(
@@ -528,7 +530,7 @@ OF_SECONDS: dict[str, Removal] = {
         code("formats.exact:taken", "not _is_like(array.type, declared)", user="formats.parquet"),
     ),
     "the name of a moved file is free":
-        gives("sources.files.parquet:ParquetFiles.is_put_away", False),
+        gives("sources.files.parquet:ParquetFiles.is_archived", False),
     "names of writers' notes are not read": code(
         "plan.partitions:without_private", "item.name not in hidden", new="True"
     ),

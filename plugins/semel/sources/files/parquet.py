@@ -20,7 +20,7 @@ from semel.sources.files.evidence import written_since
 from semel.sources.files.listing import ListedFile, file_time, inodes_below, list_files, listed
 from semel.sources.sealed import claims, parquet
 from semel.sources.sealed.matching import refusal
-from semel.sources.sealed.parts import PartListing, Looked, SealedPart
+from semel.sources.sealed.parts import PartListing, PartInspection, SealedPart
 from semel.sources.sealed.source import SealedSource
 from semel.storage import checksum_of
 
@@ -51,23 +51,24 @@ class ParquetFiles(SealedSource):
     ) -> datetime | None:
         return written_since(self.context, found.name)
 
-    def look(self, part: SealedPart) -> Looked:
+    def inspect(self, part: SealedPart) -> PartInspection:
         with _opened(part) as file:
 
             def at(start: int, length: int) -> bytes:
                 return os.pread(file.fileno(), length, start)
 
             try:
-                looked = parquet.looked(self.context, part, file, at)
+                looked = parquet.inspect_footer(self.context, part, file, at)
                 return self._without_end(part, file) if looked is None else looked
             except parquet.UnreadablePartError as why:
-                return Looked(part=part, length=part.length, refused=refusal(part, *why.args))
+                refused = refusal(part, *why.args)
+                return PartInspection(part=part, length=part.length, refusal=refused)
 
-    def _without_end(self, part: SealedPart, file: BinaryIO) -> Looked:
+    def _without_end(self, part: SealedPart, file: BinaryIO) -> PartInspection:
         after = self.context.declared.closed_after
         age = time.time() - os.fstat(file.fileno()).st_mtime
         if after is None or age < after.total_seconds():
-            return Looked(part=part, length=part.length, unfinished=True)
+            return PartInspection(part=part, length=part.length, unfinished=True)
         what = "it has no footer, and nobody has written to it for source.closed_after"
         raise parquet.UnreadablePartError("damaged", f"{what}; replace the file")
 
@@ -77,7 +78,7 @@ class ParquetFiles(SealedSource):
             _check_same(part, file)
         return content
 
-    def now(self, name: str) -> SealedPart:
+    def current_part(self, name: str) -> SealedPart:
         try:
             return _at(name)
         except FileNotFoundError:
@@ -86,14 +87,14 @@ class ParquetFiles(SealedSource):
                 raise
             return _at(str(moved))
 
-    def below(self) -> list[SealedPart]:
+    def find_candidates(self) -> list[SealedPart]:
         found = []
         for _, path in inodes_below(self.context.declared.folder()):
             with suppress(OSError, UnicodeEncodeError):
                 found.append(_at(path))
         return found
 
-    def is_put_away(self, known: Partition) -> bool:
+    def is_archived(self, known: Partition) -> bool:
         moved = away.place_of(self.context, known.name)
         with suppress(OSError):
             return moved is not None and _at(str(moved)).identity == known.identity
@@ -107,7 +108,7 @@ class ParquetFiles(SealedSource):
     ) -> "Iterator[Block]":
         from semel.formats.parquet import blocks
 
-        part = claims.proven(self, split.claim, batch_id)
+        part = claims.prove_claim(self, split.claim, batch_id)
         digest.update(split.claim.evidence["content"].encode())
         with open_file(part.name) as file:
             yield from blocks(
@@ -128,7 +129,7 @@ class ParquetFiles(SealedSource):
         try:
             _check_same(part, file)
         except FileNotFoundError as error:
-            raise claims.changed(self, claim, batch_id) from error
+            raise claims.changed_error(self, claim, batch_id) from error
 
     def time_of(self, known: Partition) -> datetime | None:
         parts = known.identity.split(":")
