@@ -188,7 +188,7 @@ def replacing_link(_: Callable) -> Callable:
 def no_likeness(_: Callable) -> Callable:
     """What a file begins with is no evidence."""
     match = importlib.import_module("semel.sources.files.recognise").Match
-    return lambda seen, known, **_: match.NONE
+    return lambda opened, partition, **_: match.NONE
 
 
 def unsure_is_new(decide: Callable) -> Callable:
@@ -196,7 +196,7 @@ def unsure_is_new(decide: Callable) -> Callable:
     kinds = importlib.import_module("semel.sources.files.recognise")
 
     def decided(own, place, match, *, by_position):  # noqa: ANN001, ANN202
-        place = kinds.Place.FREE if place is kinds.Place.UNSURE else place
+        place = kinds.PathMatch.FREE if place is kinds.PathMatch.UNSURE else place
         match = kinds.Match.NONE if match is kinds.Match.UNSURE else match
         return decide(own, place, match, by_position=by_position)
 
@@ -461,7 +461,7 @@ OF_SECONDS: dict[str, Removal] = {
         "collect.accounted", "SELECT int8range(0, p.reached)", "SELECT true OR int8range(0, 1)"
     ),
     "a source's file goes as it was read":
-        code("sources.files.away:put_away", "fingerprint(known.name) != known.fingerprint"),
+        code("sources.files.away:move_finalized", "fingerprint(partition.name) != partition.fingerprint"),
     "what was replaced is read and judged anew": gives("runs.replay:renewed", []),
     "a later replay takes the newest verdicts":
         sql("replay.roots", "COALESCE(n.judged_by, n.batch_id) AS", "b.batch_id AS"),
@@ -540,7 +540,7 @@ OF_SECONDS: dict[str, Removal] = {
     "files of a Delta table are not read": gives("sources.files.listing:_check_tables"),
     "objects of a Delta table are not read": gives("sources.objects.listing:_check_tables"),
     "another day's plan judges refused files again":
-        code("sources.files.offers:_want", "file.path in doubtful"),
+        code("sources.files.offers:_judge_file", "file.path in doubtful"),
     "another day's plan judges refused sealed parts again":
         code("sources.sealed.matching:match", "part.name in doubtful"),
     "a plan lists late objects of earlier folders":

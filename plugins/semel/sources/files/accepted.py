@@ -1,4 +1,4 @@
-"""What accepting a refused file comes to."""
+"""The effect of accepting a refused file."""
 
 from dataclasses import replace
 
@@ -7,76 +7,77 @@ from semel.errors import SourceError
 from semel.formats.declared import is_whole
 from semel.sources import LedgerView, Acceptance, quoted
 from semel.sources.files.evidence import FilePartition
-from semel.sources.files.facts import FileFacts, Knowledge, Recognised
+from semel.sources.files.facts import FileFacts, Knowledge, RecognisedFiles
 from semel.sources.files.gather import gather
 from semel.sources.files.listing import FileListing
 from semel.sources.files.offers import offer_of
 from semel.sources.files.recognise import REFUSED, FileDecision, InodeMatch
-from semel.sources.files.refusals import unsure
+from semel.sources.files.refusals import waiting_reason
 
 
-def look(context: Context, listing: FileListing, known: LedgerView) -> Recognised:
-    """All files, whatever interval they belong to. FileNotFoundError: look again."""
-    return gather(context, listing, Knowledge.of(listing, known), None)
+def gather_all(context: Context, listing: FileListing, ledger: LedgerView) -> RecognisedFiles:
+    """Recognise all files, in any interval. Raises FileNotFoundError if a file moved meanwhile."""
+    return gather(context, listing, Knowledge.from_ledger(listing, ledger), None)
 
 
-def is_settled(recognised: Recognised, path: str) -> bool:
-    """Whether a file is what its partition says: nobody waits for a word."""
-    found = recognised.facts.get(path)
-    return found is None or found.own is InodeMatch.SAME
+def is_settled(recognised: RecognisedFiles, path: str) -> bool:
+    """Whether a file still matches its partition, so that there is nothing to accept."""
+    facts = recognised.facts.get(path)
+    return facts is None or facts.inode_match is InodeMatch.SAME
 
 
-def word(
-    context: Context, recognised: Recognised, path: str, *, same: bool, start: int
+def decide_acceptance(
+    context: Context, recognised: RecognisedFiles, path: str, *, same: bool, start: int
 ) -> Acceptance:
-    """As `Source.accept`. SourceError when the word cannot be taken."""
-    found = recognised.facts.get(path)
-    if found is None and path in recognised.linked:
+    """As `Source.accept`. Raises SourceError if the file cannot be accepted as requested."""
+    facts = recognised.facts.get(path)
+    if facts is None and path in recognised.hard_links:
         raise SourceError(
-            f"{path!r} is one of several names of a file; leave one of them in the source folder, "
-            "then run the pipeline"
+            f"{path!r} is one of several names of a file. Nothing was accepted. Leave one of them "
+            "in the source folder, then run the pipeline"
         )
-    if found is not None and found.answer is FileDecision.UNSURE:
-        raise SourceError(f"{path!r} has to wait: {unsure(found)}")
-    known = _same(context, path, found) if same else None
-    if found is None or not (same or found.answer in REFUSED):
+    if facts is not None and facts.decision is FileDecision.UNSURE:
+        raise SourceError(f"{path!r} has to wait: {waiting_reason(facts)}")
+    partition = _same_partition(context, path, facts) if same else None
+    if facts is None or not (same or facts.decision in REFUSED):
         raise SourceError(
-            f"{path!r} is not refused as a file that changed or may be a copy, so there is nothing "
-            f"to accept",
+            f"{path!r}: nothing to accept. semel does not refuse it as a changed file or a copy",
             next=f"semel gaps {context.name}",
         )
-    seen = found.seen
-    content = seen.content
+    content = facts.opened_file.content
     if content is None:
-        raise SourceError(f"{seen.trouble}; fix or replace the file, then run the pipeline")
+        raise SourceError(
+            f"{facts.opened_file.trouble}; fix or replace the file, then run the pipeline"
+        )
     if start and (start > content.size or content.read(start - 1, 1) != b"\n"):
         raise SourceError(
-            f"no record of {path!r} begins at byte {start}: the byte before it is not the "
-            f"end of a record; the file has {content.size} bytes"
+            f"{path!r}: no record begins at byte {start}, because the byte before it does not end "
+            f"a line; the file has {content.size} bytes. Nothing was accepted"
         )
     ended = {
-        k.source_partition_id: k
-        for k in (found.known, found.before)
-        if k is not None and k is not known
+        other.source_partition_id: other
+        for other in (facts.inode_partition, facts.path_partition)
+        if other is not None and other is not partition
     }
+    offer = offer_of(facts.opened_file, partition, start=start)
     return Acceptance(
-        offer=replace(offer_of(seen, known, start=start), reason="repeated"),
+        offer=replace(offer, reason="repeated"),
         ended=list(ended.values()),
-        superseded=list(found.superseded),
+        superseded=list(facts.superseded),
     )
 
 
 # Keeps A4.
-def _same(context: Context, path: str, found: FileFacts | None) -> FilePartition:
-    """The partition whose bytes the file begins with, and which no other file holds."""
-    able = [] if found is None else found.alike
+def _same_partition(context: Context, path: str, facts: FileFacts | None) -> FilePartition:
+    """The partition that no file holds, and whose bytes this file begins with."""
+    candidates = [] if facts is None else facts.continuable
     if is_whole(context):
-        able = [k for k in able if found.seen.content.size == k.reached]
-    if not able:
+        candidates = [k for k in candidates if facts.opened_file.content.size == k.reached]
+    if not candidates:
         raise SourceError(
-            f"{path!r} cannot go on where a file that was cut or is gone stood: it does not begin "
-            "with what was read of one, or is read whole and grew; accept it as a new generation "
-            "instead",
+            f"{path!r}: --same does not apply. The file does not begin with the records that were "
+            "read of a deleted or truncated file, or it grew and semel reads it as a whole. "
+            "Nothing was accepted. Accept it as a new generation instead",
             next=f"semel accept {context.name} {quoted(path)}",
         )
-    return min(able, key=lambda k: (k.path != path, -k.reached))
+    return min(candidates, key=lambda k: (k.path != path, -k.reached))

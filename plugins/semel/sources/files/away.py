@@ -1,5 +1,5 @@
-"""Moving files that are read and finalized, below the source's folder, where
-`source.after_finalize` says so: replays and the audit find them there.
+"""Move finalized files into a folder below the source's, if `source.after_finalize` asks for it.
+Replays and the audit find them there.
 """
 
 import os
@@ -15,54 +15,55 @@ from semel.sources.files.content import is_gzip
 from semel.storage import make_folder, sync_folder
 
 
-def place_of(context: Context, path: str) -> Path | None:
-    """Where a file goes; None: it may grow, or is to stay."""
-    moved = context.declared.after_finalize
-    if moved == "keep" or not cannot_grow(context, path):
+def moved_path(context: Context, path: str) -> Path | None:
+    """The path that a file moves to. Returns None if the file may grow, or if files stay."""
+    option = context.declared.after_finalize
+    if option == "keep" or not cannot_grow(context, path):
         return None
     root = Path(os.path.realpath(context.declared.folder()))
-    return root / moved.move / Path(path).relative_to(root)
+    return root / option.move / Path(path).relative_to(root)
 
 
 def cannot_grow(context: Context, path: str) -> bool:
-    """Whether a file has its end in itself."""
+    """Whether the format marks the end of a file, so that nothing can be appended."""
     return source_format(context.declared.format).sealed or is_gzip(path)
 
 
 # Keeps G9.
-def put_away(context: Context, known: Partition, fingerprint: Callable[[str], str]) -> bool:
-    """Move the file of a partition, if it is as it was read: by the `fingerprint` that a path has
-    now. Returns whether it was moved. SourceError: it cannot be.
+def move_finalized(
+    context: Context, partition: Partition, fingerprint: Callable[[str], str]
+) -> bool:
+    """Move the file of a partition, if its `fingerprint` is still the one that was read. Returns
+    whether it moved. Raises SourceError if it cannot be moved.
 
-    Both names are its own for a moment; whoever dies then leaves it to the next call.
+    For a moment the file has both names. If the process dies then, the next call ends the move.
     """
-    target = place_of(context, known.name)
+    target = moved_path(context, partition.name)
     if target is None:
         return False
     try:
-        if fingerprint(known.name) != known.fingerprint:
+        if fingerprint(partition.name) != partition.fingerprint:
             return False
         make_folder(target.parent)
         try:
-            os.link(known.name, target)
+            os.link(partition.name, target)
         except FileExistsError:
-            if not os.path.samefile(known.name, target):
+            if not os.path.samefile(partition.name, target):
                 raise
         failpoints.point("away.after_link")
         sync_folder(target.parent)
-        os.unlink(known.name)
-        sync_folder(os.path.dirname(known.name))
+        os.unlink(partition.name)
+        sync_folder(os.path.dirname(partition.name))
     except FileNotFoundError:
-        return False  # Another collect was faster, or somebody moved it.
+        return False  # Another process has moved it.
     except FileExistsError as error:
         raise SourceError(
-            f"{known.name!r} is finalized and was left: {str(target)!r} is another file; move that "
-            "one aside",
+            f"{partition.name!r} is finalized, but collect did not move it: {str(target)!r} is "
+            "another file; move that file aside",
         ) from error
     except OSError as error:
         raise SourceError(
-            f"{known.name!r} is finalized and was left: {error.strerror}; "
-            f"{str(target.parent)!r} must be a folder of the same file system that this user may "
-            "write to",
+            f"{partition.name!r} is finalized, but collect did not move it: {error.strerror}. Let "
+            f"this user write to {str(target.parent)!r}, on the same file system",
         ) from error
     return True
