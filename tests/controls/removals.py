@@ -440,7 +440,7 @@ OF_SECONDS: dict[str, Removal] = {
         sql("stage.other_digest", "input_digest <> :input_digest", ":input_digest = ''"),
     "the plan is written down": all_of(
         other("stage:rows", claims_to_the_files_ends),
-        gives("sources.files.source:claimed.check_claims"),
+        gives("sources.files.source:file_claims.check_claims"),
     ),
     "nothing is deleted on an unknown outcome": other("commit:_try", rash_commit),
     "Spark's stage retries are off": other("spark.engine:_REQUIRED", lambda _: {}),
@@ -461,7 +461,7 @@ OF_SECONDS: dict[str, Removal] = {
         "collect.accounted", "SELECT int8range(0, p.reached)", "SELECT true OR int8range(0, 1)"
     ),
     "a source's file goes as it was read":
-        code("sources.files.away:move_finalized", "fingerprint(partition.name) != partition.fingerprint"),
+        code("sources.files.moving:move_finalized", "fingerprint(partition.name) != partition.fingerprint"),
     "what was replaced is read and judged anew": gives("runs.replay:renewed", []),
     "a later replay takes the newest verdicts":
         sql("replay.roots", "COALESCE(n.judged_by, n.batch_id) AS", "b.batch_id AS"),

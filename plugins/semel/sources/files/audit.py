@@ -19,7 +19,7 @@ from semel import limits
 from semel.errors import SourceError, TerminalError
 from semel.formats.table import source_format
 from semel.model.batch import Claim
-from semel.sources.files.claimed import ClaimedFile
+from semel.sources.files.claims import ClaimedFile
 from semel.sources.files.spec import FilesSourceSpec
 from semel.sources.reread import Auditor, ClaimedRecords, csv_of, in_order, record_end, split_fields
 from semel.sources.sealed.audit import ClaimedParts

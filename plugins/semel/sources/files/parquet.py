@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from semel.declare.context import Context
 from semel.model.batch import Claim
 from semel.sources import SourceItem, ExecutorCheck, Partition, Refusal
-from semel.sources.files import away, probe
+from semel.sources.files import moving, probe
 from semel.sources.files.content import open_file
 from semel.sources.files.evidence import unread_since
 from semel.sources.files.listing import ListedFile, file_time, inodes_below, list_files, listed_file
@@ -85,7 +85,7 @@ class ParquetFiles(SealedSource):
         try:
             return _part_at(name)
         except FileNotFoundError:
-            moved = away.moved_path(self.context, name)
+            moved = moving.moved_path(self.context, name)
             if moved is None:
                 raise
             return _part_at(str(moved))
@@ -98,13 +98,13 @@ class ParquetFiles(SealedSource):
         return parts
 
     def is_put_away(self, known: Partition) -> bool:
-        moved = away.moved_path(self.context, known.name)
+        moved = moving.moved_path(self.context, known.name)
         with suppress(OSError):
             return moved is not None and _part_at(str(moved)).identity == known.identity
         return False
 
     def archive_part(self, known: Partition) -> bool:
-        return away.move_finalized(self.context, known, lambda path: _part_at(path).fingerprint)
+        return moving.move_finalized(self.context, known, lambda path: _part_at(path).fingerprint)
 
     def read(
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None

@@ -28,8 +28,10 @@ from semel.sources import (
     Window,
     Acceptance,
 )
-from semel.sources.files import accepted, away, claimed, matching, offers, places, probe, refusals
-from semel.sources.files.claimed import ClaimedFile
+from semel.sources.files import (
+    acceptance, claims as file_claims, matching, moving, offers, places, probe, refusals,
+)  # fmt: skip
+from semel.sources.files.claims import ClaimedFile
 from semel.sources.files.content import is_gzip
 from semel.sources.files.evidence import FilePartition, evidence_at, unread_since
 from semel.sources.files.facts import Knowledge
@@ -101,30 +103,30 @@ class FilesSource(Source):
         start: int,
         is_open: bool,
     ) -> Acceptance | None:
-        recognised = accepted.gather_all(self.context, listing, ledger)
-        if is_open and accepted.is_settled(recognised, name):
+        recognised = acceptance.gather_all(self.context, listing, ledger)
+        if is_open and acceptance.is_settled(recognised, name):
             return None
-        return accepted.decide_acceptance(self.context, recognised, name, same=same, start=start)
+        return acceptance.decide_acceptance(self.context, recognised, name, same=same, start=start)
 
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
         return places.locate(self.context, self.discover(), partitions)
 
     def find(self, claims: Collection[Claim], batch_id: int) -> list[Claim]:
-        return claimed.find_claims(claims, self.root, batch_id)
+        return file_claims.find_claims(claims, self.root, batch_id)
 
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
-        claimed.check_claims(claims, self.root, batch_id)
+        file_claims.check_claims(claims, self.root, batch_id)
 
     def check_columns(self, claims: Collection[Claim], batch_id: int) -> None:
         for claim in map(ClaimedFile.of, claims) if formats.has_header(self.context) else ():
-            with claimed.open_claim(claim, self.root, batch_id) as file:
+            with file_claims.open_claim(claim, self.root, batch_id) as file:
                 formats.header_of(self.context, file.name)
 
     def archive_part(self, known: Partition) -> bool:
         def fingerprint(path: str) -> str:
             return listed_file(path, None, os.stat(path)).fingerprint
 
-        return away.move_finalized(self.context, known, fingerprint)
+        return moving.move_finalized(self.context, known, fingerprint)
 
     def is_whole(self, claim: Claim) -> bool:
         return formats.is_whole(self.context) or is_gzip(claim.name)
@@ -135,7 +137,7 @@ class FilesSource(Source):
         from semel.formats.records import read_split
 
         claim = ClaimedFile.of(split.claim)
-        with claimed.claimed_bytes(claim, self.root, batch_id) as file:
+        with file_claims.claimed_bytes(claim, self.root, batch_id) as file:
             yield from read_split(
                 file,
                 start=split.start,
@@ -154,7 +156,7 @@ class FilesSource(Source):
     # Keeps S6.
     def _check_unmoved(self, claim: ClaimedFile, batch_id: int) -> None:
         """Raises SourceError if another file has replaced the one that was read."""
-        with claimed.open_claim(claim, self.root, batch_id):
+        with file_claims.open_claim(claim, self.root, batch_id):
             return
 
     def can_join(self, claim: Claim) -> bool:
@@ -164,7 +166,7 @@ class FilesSource(Source):
 
     def text(self, split: "Split", batch_id: int) -> bytes:
         claim = ClaimedFile.of(split.claim)
-        with claimed.open_claim(claim, self.root, batch_id) as file:
+        with file_claims.open_claim(claim, self.root, batch_id) as file:
             file.seek(split.start)
             text = file.read(split.end - split.start)
         self._check_unmoved(claim, batch_id)
@@ -173,12 +175,12 @@ class FilesSource(Source):
     def lines_of(
         self, claim: Claim, positions: Sequence[int], batch_id: int
     ) -> list[int | None]:
-        return claimed.lines_of(ClaimedFile.of(claim), positions, self.root, batch_id)
+        return file_claims.lines_of(ClaimedFile.of(claim), positions, self.root, batch_id)
 
     def records_max(self, split: "Split", batch_id: int) -> int | None:
         """Its line ends, and one more for a last line without a newline."""
         claim = ClaimedFile.of(split.claim)
-        ends = claimed.line_ends(claim, split.start, split.end, self.root, batch_id)
+        ends = file_claims.line_ends(claim, split.start, split.end, self.root, batch_id)
         return ends if ends is None else ends + (split.end == claim.end)
 
     def probe(self) -> tuple[str, ExecutorCheck]:
