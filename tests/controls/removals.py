@@ -188,7 +188,7 @@ def replacing_link(_: Callable) -> Callable:
 def no_likeness(_: Callable) -> Callable:
     """What a file begins with is no evidence."""
     match = importlib.import_module("semel.sources.files.recognise").Match
-    return lambda seen, known, **_: match.NONE
+    return lambda opened, partition, **_: match.NONE
 
 
 def unsure_is_new(decide: Callable) -> Callable:
@@ -443,7 +443,7 @@ OF_SECONDS: dict[str, Removal] = {
         sql("stage.other_digest", "input_digest <> :input_digest", ":input_digest = ''"),
     "the plan is written down": all_of(
         other("stage:rows", claims_to_the_files_ends),
-        gives("sources.files.source:claimed.check_claims"),
+        gives("sources.files.source:file_claims.check_claims"),
     ),
     "nothing is deleted on an unknown outcome": other("commit:_try", rash_commit),
     "Spark's stage retries are off": other("spark.engine:_REQUIRED", lambda _: {}),
@@ -464,7 +464,7 @@ OF_SECONDS: dict[str, Removal] = {
         "collect.accounted", "SELECT int8range(0, p.reached)", "SELECT true OR int8range(0, 1)"
     ),
     "a source's file goes as it was read":
-        code("sources.files.away:put_away", "fingerprint(known.name) != known.fingerprint"),
+        code("sources.files.moving:move_finalized", "fingerprint(partition.name) != partition.fingerprint"),
     "what was replaced is read and judged anew": gives("runs.replay:renewed", []),
     "a later replay takes the newest verdicts":
         sql("replay.roots", "COALESCE(n.judged_by, n.batch_id) AS", "b.batch_id AS"),
@@ -544,7 +544,7 @@ OF_SECONDS: dict[str, Removal] = {
     "files of a Delta table are not read": gives("sources.files.listing:_check_tables"),
     "objects of a Delta table are not read": gives("sources.objects.listing:_check_tables"),
     "another day's plan judges refused files again":
-        code("sources.files.offers:_want", "file.path in doubtful"),
+        code("sources.files.offers:_judge_file", "file.path in doubtful"),
     "another day's plan judges refused sealed parts again":
         code("sources.sealed.matching:match", "part.name in doubtful"),
     "a plan lists late objects of earlier folders":
