@@ -247,15 +247,15 @@ OF_SECONDS: dict[str, Removal] = {
     "a part's name is synced before it is written to":
         code("sources.queue.segment:OpenSegment.create", "sync_folder(folder)", new="None"),
     "a group that was not synced is not acknowledged":
-        code("sources.queue.receive:_Receiver._settle", "future.result()", new="None"),
+        code("sources.queue.receive:_Receiver._acknowledge", "future.result()", new="None"),
     "a sync that failed is not tried again":
-        code("sources.queue.segment:OpenSegment._once_broken", "self._broken:", new="False:"),
+        code("sources.queue.segment:OpenSegment._refuse_once_broken", "self._broken:", new="False:"),
     "a part is cut behind its last whole group":
-        code("sources.queue.segment:recover", "file.truncate(part.end)", new="None"),
-    "a whole group behind damage is no tear": gives("sources.queue.segment:_whole_behind"),
-    "a part is sealed by who holds its lock": gives("sources.queue.segment:hold", True),
+        code("sources.queue.segment:recover_part", "file.truncate(part.end)", new="None"),
+    "a whole group behind damage is no tear": gives("sources.queue.segment:_next_whole_frame"),
+    "a part is sealed by who holds its lock": gives("sources.queue.segment:lock_part", True),
     "the last group is written once more": code(
-        "sources.queue.segment:recover", "if last is not None:", new="if False:"
+        "sources.queue.segment:recover_part", "if last is not None:", new="if False:"
     ),
     "a plan seals what a dead receiver left": code(
         "sources.queue.source:Segments.discover", "self.spool.recover(lambda _: None)",
@@ -267,12 +267,12 @@ OF_SECONDS: dict[str, Removal] = {
     "a segment's bytes are proven before it is claimed":
         code("sources.queue.source:_read_whole", "state.hexdigest() == foot.digest", new="True"),
     "a damaged segment is missed when it is gone":
-        code("sources.queue.source:Segments.match", "*self._damaged(found, known)", new=""),
+        code("sources.queue.source:Segments.match", "*self._damaged(result, known)", new=""),
     "the id has the queue's address": code(
-        "sources.queue.records:_beside", "address, ids", new="'', ids"
+        "sources.queue.records:_other_columns", "address, ids", new="'', ids"
     ),
     "ids of a stream go by its name": code(
-        "sources.queue.spec:NatsSourceSpec.id_address", '_MADE.sub("", segment)', new="segment"
+        "sources.queue.spec:NatsSourceSpec.id_address", '_CREATED.sub("", segment)', new="segment"
     ),
     "ids of an older semel go on": code(
         "sources.queue.spec:NatsSourceSpec.id_address", "last == UNKNOWN", new="False"
@@ -283,7 +283,7 @@ OF_SECONDS: dict[str, Removal] = {
         code("sources.queue.source:Segments.match",
              'not (newest["there"] or self.spool.was_removed(newest["content"] or "-"))'),
     "what is not in another spool is not gone":
-        code("sources.queue.source:Segments.match", "gone=there, ", new=""),
+        code("sources.queue.source:Segments.match", "lost=listed, ", new=""),
     "an object that was replaced waits for a person": code(
         "sources.objects.matching:_own", "Own.OTHER if held.reached", new="Own.UNREAD if held.reached"
     ),
@@ -342,21 +342,21 @@ OF_SECONDS: dict[str, Removal] = {
         "(found.size, about.get(CHECKSUM)) != (file.bytes, file.checksum)",
     ),
     "receive asks for room before it pulls": code(
-        "sources.queue.receive:_Receiver._most", "disk.f_bavail * disk.f_frsize < ROOM_BYTES"
+        "sources.queue.receive:_Receiver._group_limit", "disk.f_bavail * disk.f_frsize < FREE_BYTES_MIN"
     ),
     "what a failed receive holds is stored":
         code("sources.queue.receive:_Receiver._run", "with suppress(SemelError):", new="if False:"),
     "check refuses a queue that has given messages up":
-        code("sources.queue.probe:of_service", "letters and dead:", new="False:"),
+        code("sources.queue.probe:check_service", "letters and dead:", new="False:"),
     "an id of Pub/Sub has the time of publishing":
         code("clients.queue.pubsub:_columns", "{i}-{t.seconds}{t.nanos:09}", new="{i}"),
     "receive acknowledges before it waits for an ordered queue": code(
-        "sources.queue.receive:_Receiver._take", "self.about.ordered or not len(found)", new="False"
+        "sources.queue.receive:_Receiver._pull", "self.about.ordered or not len(pulled)", new="False"
     ),
     "two pipelines have no queue in common":
         code("pipeline:_clashes", "own.drained & other.drained", new="()"),
     "check refuses a horizon that is too short":
-        code("sources.queue.probe:of_service", "horizon < kept + _BEYOND"),
+        code("sources.queue.probe:check_service", "horizon < retention + _MARGIN"),
     "pipeline lock": sql("pipelines.lock", "FOR NO KEY UPDATE"),
     # Plan trusts what it read before it had the lock.
     "claims read again under the lock": code(
@@ -472,7 +472,9 @@ OF_SECONDS: dict[str, Removal] = {
     "what a replay has claimed is no new content":
         sql("sealed.readers", "b.replays IS NOT NULL AND NOT EXISTS", "false AND NOT EXISTS"),
     "plan leaves alone what an open batch has claimed": code(
-        "sources.pipeline.matching:judge", "Progress.ALIVE: Does.WAIT, Progress.SILENT", new="Progress.SILENT"
+        "sources.pipeline.matching:judge",
+        "UpstreamProgress.ALIVE: BatchDecision.WAIT, UpstreamProgress.SILENT",
+        new="UpstreamProgress.SILENT",
     ),
     "an orphan goes with the content that it claimed": all_of(
         code("plan:_write", "else matched.released", new="else ()"),
