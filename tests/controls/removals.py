@@ -503,7 +503,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "what transforms gave can be counted": gives("spark.engine:_check_counted"),
     "partial rows stand for all survivors": code(
-        "stage.account:added_up", "not job.spec.transforms and stand_for != counts.survivors"
+        "stage.account:sum_up", "not job.spec.transforms and stand_for != counts.survivors"
     ),
     "a sum that is too large is refused": gives("stage.combine:_is_safe", True),
     "floats are not added up": code("declare.aggregate:Function.problem", "at.is_floating(kind)"),

@@ -280,7 +280,7 @@ def test_a_file_that_is_not_its_markers_is_an_error(
         path.unlink()
     else:
         path.write_bytes(held[:-9] if done == "cut" else held[:100] + b"?" + held[101:])
-    with pytest.raises(SourceError, match="restore it from a backup"):
+    with pytest.raises(SourceError, match="Restore it from a backup"):
         run(ledger, spec, "r1")
     path.write_bytes(held)
     run(ledger, spec, "r1")
