@@ -1,12 +1,12 @@
 """Fatal records: reading one kills the process, by a signal in a native library.
 
-How it works: a task notes in the attempt's folder which splits it is reading, and removes the note
-afterwards. So a note outlives a process that died. If the two attempts before died over the same
-split, the driver has its records read again, in a process that forks another one for each part of
-them. It halves each part that dies until single records remain.
+How it works: a task notes its current splits in the attempt's folder, and removes the note
+afterwards. So a note outlives a process that died. If the last two attempts died in the same split,
+the driver starts a process that reads its records again, and forks for each part of them. It halves
+each part that dies until single records remain.
 
 Known limitation: a process killed from outside, or for its memory use, also leaves its note. Then
-no record is found, and the attempt goes on.
+the search finds no record, and the attempt continues.
 """
 
 import json
@@ -32,15 +32,15 @@ from semel.sources import Source
 from semel.stage.job import StageJob
 
 FOUND_MAX = 3
-"""Fatal records to find: each takes some twenty readings of a part of its split."""
+"""Fatal records to search for: each takes some twenty readings of a part of its split."""
 
 PART_SECONDS = 120
-"""A part of a split that takes longer to read counts as one that never ends."""
+"""Reading a part of a split for longer counts as endless."""
 
 
 @contextmanager
 def noted(job: StageJob, name: str, splits: Iterable[Split]) -> Iterator[None]:
-    """Note that splits are being read, while this lasts. `name`: unique at any one time."""
+    """Note within the block that splits are being read. `name`: unique at any time."""
     note = _folder(job.folder) / name
     note.write_text(json.dumps([split.number for split in splits]))
     yield
@@ -48,7 +48,7 @@ def noted(job: StageJob, name: str, splits: Iterable[Split]) -> Iterator[None]:
 
 
 def make_folder(attempt: Path) -> None:
-    """Make the folder of an attempt's notes."""
+    """Create the folder of an attempt's notes."""
     _folder(attempt).mkdir(exist_ok=True)
 
 
@@ -57,14 +57,14 @@ def _folder(attempt: Path) -> Path:
 
 
 def died_over(attempts: Sequence[Path]) -> list[int]:
-    """The numbers of the splits that every one of these attempts was reading when it ended."""
-    each = [set(_noted_in(attempt)) for attempt in attempts]
+    """The numbers of the splits that each of the attempts was reading when it ended."""
+    each = [set(_read_notes(attempt)) for attempt in attempts]
     return sorted(set.intersection(*each)) if each else []
 
 
-def _noted_in(attempt: Path) -> Iterator[int]:
+def _read_notes(attempt: Path) -> Iterator[int]:
     for note in _folder(attempt).glob("*"):
-        with suppress(ValueError, FileNotFoundError):  # Cut off as its writer died, or gone.
+        with suppress(ValueError, FileNotFoundError):  # Its writer died or removed it.
             yield from json.loads(note.read_text())
 
 
@@ -92,10 +92,10 @@ def check(job: StageJob, attempts: Sequence[Path]) -> None:
     # A string column of JSON rejects numbers: every record would become a dead letter.
     column_type = "json" if job.spec.source.format == "jsonl" else "string"
     raise TerminalError(
-        f"batch {job.batch_id}: its last {len(attempts)} attempts died while reading. A "
-        f"process dies if it reads the record at {', and at '.join(places)}. Nothing was committed. "
-        f"Take it out of the source, or declare its unreadable column as {column_type}. Then abandon "
-        "the batch, and the next run plans its records again",
+        f"batch {job.batch_id}: its last {len(attempts)} attempts died while reading, and so does "
+        f"any process that reads the record at {', and at '.join(places)}. Nothing was committed. "
+        f"Take it out of the source, or declare its unreadable column as {column_type}. Then "
+        "abandon the batch, and the next run plans its records again",
         next=f"semel abandon {job.batch_id}",
     )
 
