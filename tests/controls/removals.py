@@ -196,7 +196,7 @@ def unsure_is_new(decide: Callable) -> Callable:
     kinds = importlib.import_module("semel.sources.files.recognise")
 
     def decided(own, place, match, *, by_position):  # noqa: ANN001, ANN202
-        place = kinds.Place.FREE if place is kinds.Place.UNSURE else place
+        place = kinds.PathMatch.FREE if place is kinds.PathMatch.UNSURE else place
         match = kinds.Match.NONE if match is kinds.Match.UNSURE else match
         return decide(own, place, match, by_position=by_position)
 
