@@ -284,8 +284,10 @@ OF_SECONDS: dict[str, Removal] = {
              'not (newest["there"] or self.spool.was_removed(newest["content"] or "-"))'),
     "what is not in another spool is not gone":
         code("sources.queue.source:Segments.match", "lost=listed, ", new=""),
+        code("sources.queue.source:Segments.match", "lost=there, ", new=""),
     "an object that was replaced waits for a person": code(
-        "sources.objects.matching:_own", "Own.OTHER if held.reached", new="Own.UNREAD if held.reached"
+        "sources.objects.matching:_own", "NameMatch.OTHER if held.reached",
+        new="NameMatch.UNREAD if held.reached",
     ),
     "each read names the etag": all_of(
         *(code(f"clients.objects:Store.{name}", '{"if_match": f\'"{etag}"\', "range"',
@@ -475,6 +477,7 @@ OF_SECONDS: dict[str, Removal] = {
         "sources.pipeline.matching:judge",
         "UpstreamProgress.ALIVE: BatchDecision.WAIT, UpstreamProgress.SILENT",
         new="UpstreamProgress.SILENT",
+        "waits = {\n        UpstreamProgress.ALIVE: BatchDecision.WAIT,", new="waits = {",
     ),
     "an orphan goes with the content that it claimed": all_of(
         code("plan:_write", "else matched.released", new="else ()"),
@@ -546,7 +549,7 @@ OF_SECONDS: dict[str, Removal] = {
     "another day's plan judges refused sealed parts again":
         code("sources.sealed.matching:match", "part.name in doubtful"),
     "a plan lists late objects of earlier folders":
-        code("plan.survey:look", "narrowed(request.listed", new="narrowed(request.window",
+        code("plan.survey:look", "narrow(request.listed", new="narrow(request.window",
              user="plan"),
     "a file within the delay leaves it open":
         sql("plan.covers", "WHEN EXISTS", "WHEN false AND EXISTS"),
