@@ -284,7 +284,6 @@ OF_SECONDS: dict[str, Removal] = {
              'not (newest["there"] or self.spool.was_removed(newest["content"] or "-"))'),
     "what is not in another spool is not gone":
         code("sources.queue.source:Segments.match", "lost=listed, ", new=""),
-        code("sources.queue.source:Segments.match", "lost=there, ", new=""),
     "an object that was replaced waits for a person": code(
         "sources.objects.matching:_own", "NameMatch.OTHER if held.reached",
         new="NameMatch.UNREAD if held.reached",
@@ -475,8 +474,6 @@ OF_SECONDS: dict[str, Removal] = {
         sql("sealed.readers", "b.replays IS NOT NULL AND NOT EXISTS", "false AND NOT EXISTS"),
     "plan leaves alone what an open batch has claimed": code(
         "sources.pipeline.matching:judge",
-        "UpstreamProgress.ALIVE: BatchDecision.WAIT, UpstreamProgress.SILENT",
-        new="UpstreamProgress.SILENT",
         "waits = {\n        UpstreamProgress.ALIVE: BatchDecision.WAIT,", new="waits = {",
     ),
     "an orphan goes with the content that it claimed": all_of(
