@@ -567,7 +567,7 @@ OF_SECONDS: dict[str, Removal] = {
     "pinned payload stays": sql("catalog.deletable_runs", "a.started_at <= r.retired_at", "false"),
     "only a running attempt stores ids": sql("catalog.share_attempt", "AND status = 'running'"),
     "a task's ledger has its attempt":
-        code("stage.shard:ledger_of", '[row["started_at"] for row in found] != [job.began_at]'),
+        code("stage.shard:ledger_of", '[row["started_at"] for row in attempts] != [job.began_at]'),
     "what tasks made is linked before it is staged": gives("stage:check_links_of"),
     "a sink with traces is refused": gives("archive.owned:refuse_traces"),
     "sequences pass what files hold":
