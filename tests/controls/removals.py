@@ -262,7 +262,7 @@ OF_SECONDS: dict[str, Removal] = {
         new="type(self.spool)(self.sealed / 'none').recover(print)",
     ),
     "a part that may not be written keeps no plan from the others": code(
-        "sources.queue.spool:Spool.recover", "error.errno not in _NO_RIGHT", new="True"
+        "sources.queue.spool:Spool.recover", "error.errno not in _FORBIDDEN", new="True"
     ),
     "a segment's bytes are proven before it is claimed":
         code("sources.queue.source:_read_whole", "state.hexdigest() == foot.digest", new="True"),
