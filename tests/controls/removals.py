@@ -247,32 +247,32 @@ OF_SECONDS: dict[str, Removal] = {
     "a part's name is synced before it is written to":
         code("sources.queue.segment:OpenSegment.create", "sync_folder(folder)", new="None"),
     "a group that was not synced is not acknowledged":
-        code("sources.queue.receive:_Receiver._settle", "future.result()", new="None"),
+        code("sources.queue.receive:_Receiver._acknowledge", "future.result()", new="None"),
     "a sync that failed is not tried again":
-        code("sources.queue.segment:OpenSegment._once_broken", "self._broken:", new="False:"),
+        code("sources.queue.segment:OpenSegment._refuse_once_broken", "self._broken:", new="False:"),
     "a part is cut behind its last whole group":
-        code("sources.queue.segment:recover", "file.truncate(part.end)", new="None"),
-    "a whole group behind damage is no tear": gives("sources.queue.segment:_whole_behind"),
-    "a part is sealed by who holds its lock": gives("sources.queue.segment:hold", True),
+        code("sources.queue.segment:recover_part", "file.truncate(part.end)", new="None"),
+    "a whole group behind damage is no tear": gives("sources.queue.segment:_next_whole_frame"),
+    "a part is sealed by who holds its lock": gives("sources.queue.segment:lock_part", True),
     "the last group is written once more": code(
-        "sources.queue.segment:recover", "if last is not None:", new="if False:"
+        "sources.queue.segment:recover_part", "if last is not None:", new="if False:"
     ),
     "a plan seals what a dead receiver left": code(
         "sources.queue.source:Segments.discover", "self.spool.recover(lambda _: None)",
         new="type(self.spool)(self.sealed / 'none').recover(print)",
     ),
     "a part that may not be written keeps no plan from the others": code(
-        "sources.queue.spool:Spool.recover", "error.errno not in _NO_RIGHT", new="True"
+        "sources.queue.spool:Spool.recover", "error.errno not in _FORBIDDEN", new="True"
     ),
     "a segment's bytes are proven before it is claimed":
         code("sources.queue.source:_read_whole", "state.hexdigest() == foot.digest", new="True"),
     "a damaged segment is missed when it is gone":
-        code("sources.queue.source:Segments.match", "*self._damaged(found, known)", new=""),
+        code("sources.queue.source:Segments.match", "*self._damaged(result, known)", new=""),
     "the id has the queue's address": code(
-        "sources.queue.records:_beside", "address, ids", new="'', ids"
+        "sources.queue.records:_other_columns", "address, ids", new="'', ids"
     ),
     "ids of a stream go by its name": code(
-        "sources.queue.spec:NatsSourceSpec.id_address", '_MADE.sub("", segment)', new="segment"
+        "sources.queue.spec:NatsSourceSpec.id_address", '_CREATED.sub("", segment)', new="segment"
     ),
     "ids of an older semel go on": code(
         "sources.queue.spec:NatsSourceSpec.id_address", "last == UNKNOWN", new="False"
@@ -283,12 +283,10 @@ OF_SECONDS: dict[str, Removal] = {
         code("sources.queue.source:Segments.match",
              'not (newest["there"] or self.spool.was_removed(newest["content"] or "-"))'),
     "what is not in another spool is not gone":
-        code("sources.queue.source:Segments.match", "lost=there, ", new=""),
+        code("sources.queue.source:Segments.match", "lost=listed, ", new=""),
     "an object that was replaced waits for a person": code(
         "sources.objects.matching:_match_name", "NameMatch.OTHER if partition.reached",
         new="NameMatch.UNREAD if partition.reached",
-        "sources.objects.matching:_own", "NameMatch.OTHER if held.reached",
-        new="NameMatch.UNREAD if held.reached",
     ),
     "each read names the etag": all_of(
         *(code(f"clients.objects:Store.{name}", '{"if_match": f\'"{etag}"\', "range"',
@@ -345,21 +343,21 @@ OF_SECONDS: dict[str, Removal] = {
         "(head.size, metadata.get(CHECKSUM)) != (file.bytes, file.checksum)",
     ),
     "receive asks for room before it pulls": code(
-        "sources.queue.receive:_Receiver._most", "disk.f_bavail * disk.f_frsize < ROOM_BYTES"
+        "sources.queue.receive:_Receiver._group_limit", "disk.f_bavail * disk.f_frsize < FREE_BYTES_MIN"
     ),
     "what a failed receive holds is stored":
         code("sources.queue.receive:_Receiver._run", "with suppress(SemelError):", new="if False:"),
     "check refuses a queue that has given messages up":
-        code("sources.queue.probe:of_service", "letters and dead:", new="False:"),
+        code("sources.queue.probe:check_service", "letters and dead:", new="False:"),
     "an id of Pub/Sub has the time of publishing":
         code("clients.queue.pubsub:_columns", "{i}-{t.seconds}{t.nanos:09}", new="{i}"),
     "receive acknowledges before it waits for an ordered queue": code(
-        "sources.queue.receive:_Receiver._take", "self.about.ordered or not len(found)", new="False"
+        "sources.queue.receive:_Receiver._pull", "self.about.ordered or not len(pulled)", new="False"
     ),
     "two pipelines have no queue in common":
         code("pipeline:_clashes", "own.drained & other.drained", new="()"),
     "check refuses a horizon that is too short":
-        code("sources.queue.probe:of_service", "horizon < kept + _BEYOND"),
+        code("sources.queue.probe:check_service", "horizon < retention + _MARGIN"),
     "pipeline lock": sql("pipelines.lock", "FOR NO KEY UPDATE"),
     # Plan trusts what it read before it had the lock.
     "claims read again under the lock": code(
@@ -505,7 +503,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "what transforms gave can be counted": gives("spark.engine:_check_counted"),
     "partial rows stand for all survivors": code(
-        "stage.account:added_up", "not job.spec.transforms and stand_for != counts.survivors"
+        "stage.account:sum_up", "not job.spec.transforms and stand_for != counts.survivors"
     ),
     "a sum that is too large is refused": gives("stage.combine:_is_safe", True),
     "floats are not added up": code("declare.aggregate:Function.problem", "at.is_floating(kind)"),
@@ -569,7 +567,7 @@ OF_SECONDS: dict[str, Removal] = {
     "pinned payload stays": sql("catalog.deletable_runs", "a.started_at <= r.retired_at", "false"),
     "only a running attempt stores ids": sql("catalog.share_attempt", "AND status = 'running'"),
     "a task's ledger has its attempt":
-        code("stage.shard:ledger_of", '[row["started_at"] for row in found] != [job.began_at]'),
+        code("stage.shard:ledger_of", '[row["started_at"] for row in attempts] != [job.began_at]'),
     "what tasks made is linked before it is staged": gives("stage:check_links_of"),
     "a sink with traces is refused": gives("archive.owned:refuse_traces"),
     "sequences pass what files hold":
