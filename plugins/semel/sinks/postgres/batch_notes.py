@@ -67,9 +67,9 @@ def refuse_other_owners(
 def _has_own_notes(connection: Connection, target: PostgresTarget, won: CommittedBatch) -> bool:
     """Whether the table has notes of the pipeline. Raises TerminalError if others have notes."""
     notes = read_notes(connection, target, (won.pipeline, 1))
-    differences = compare(won.pipeline, won.ledger, (), notes.found)
+    differences = compare(won.pipeline, won.ledger, (), notes.batch_notes)
     refuse_foreign(target.address, won.pipeline, differences.foreign)
-    return bool(notes.found or notes.damaged)
+    return bool(notes.batch_notes or notes.damaged)
 
 
 def refuse_unnoted(connection: Connection, target: PostgresTarget) -> None:

@@ -37,7 +37,7 @@ from semel.sinks import (
     RemoteSink,
     CommittedBatch,
 )
-from semel.sinks.keys import twice
+from semel.sinks.keys import find_duplicate_key
 from semel.sinks.postgres import batch_notes, encode, replacement, view
 from semel.sinks.postgres.facts import TableFacts, create_statement, examine, output_problems
 from semel.sinks.postgres.landing import (
@@ -65,7 +65,7 @@ class _RollbackError(Exception):
     """Ends a block, so that its transaction rolls back."""
 
 
-def opened(context: Context, address: str | None, looks: object) -> "PostgresSink":  # noqa: ARG001
+def open_sink(context: Context, address: str | None, files: object) -> "PostgresSink":  # noqa: ARG001
     """Build the sink from its declaration."""
     sink = context.declared
     target = PostgresTarget(
@@ -124,7 +124,7 @@ class PostgresSink(RemoteSink):
     def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:
         """Checks the columns, which only the job may know, and that each key is in one row."""
         self.examine(schema)
-        repeated = twice(files, self._target.key) if self._target.key else None
+        repeated = find_duplicate_key(files, self._target.key) if self._target.key else None
         if repeated:
             raise TerminalError(
                 f"{repeated.keys} keys are in more than one row of the output ({repeated.key} in "
@@ -136,7 +136,7 @@ class PostgresSink(RemoteSink):
     def replaceable(self) -> bool:
         return not self._target.key
 
-    def forget(self, batches: Sequence[int]) -> str:
+    def describe_removal(self, batches: Sequence[int]) -> str:
         table, name = self._target.sql_name, self._target.names[1]
         notes, numbers = self._target.batches.as_string(), ", ".join(map(str, batches))
         name = sql.Literal(name).as_string()
@@ -163,7 +163,7 @@ class PostgresSink(RemoteSink):
         limit = (newest.pipeline, newest.count) if newest else None
         with self._transaction() as connection:
             notes = batch_notes.read_notes(connection, self._target, limit)
-            if not (notes.found or notes.damaged):
+            if not (notes.batch_notes or notes.damaged):
                 batch_notes.refuse_unnoted(connection, self._target)
         return notes
 
