@@ -509,7 +509,7 @@ OF_SECONDS: dict[str, Removal] = {
     "floats are not added up": code("declare.aggregate:Function.problem", "at.is_floating(kind)"),
     "what is counted does not change":
         gives("pipeline.identity:_counted", {"window": None, "aggregate": None}),
-    "a view takes no other's name": gives("sinks.postgres.view:check"),
+    "a view takes no other's name": gives("sinks.postgres.view:check_names"),
     "a batch of other rules is not proven":
         code("audit.reading:Reading._dialect", "marker.parser_rules != PARSER_RULES"),
     "windows are counted again":
@@ -525,7 +525,7 @@ OF_SECONDS: dict[str, Removal] = {
     # It is refused where it is planned, and where it is cast.
     "a column that would lose is refused": all_of(
         gives("formats.parquet:misfits", ([], "")),
-        code("formats.exact:taken", "not _is_like(array.type, declared)", user="formats.parquet"),
+        code("formats.exact:cast_exactly", "not _is_like(array.type, declared)", user="formats.parquet"),
     ),
     "the name of a moved file is free":
         gives("sources.files.parquet:ParquetFiles.is_archived", False),
@@ -577,10 +577,10 @@ OF_SECONDS: dict[str, Removal] = {
         sql("postgres.note", f"ON CONFLICT {KEY} DO NOTHING"),
     ),
     "a batch that landed is known by its digest":
-        code("sinks.postgres.sink:PostgresSink.query_presence", 'found["digest"] == won.digest', new="True"),
+        code("sinks.postgres.sink:PostgresSink.query_presence", 'note["digest"] == won.digest', new="True"),
     # The row is committed before the batch's.
     "a batch and its row in semel_batch land together": code(
-        "sinks.postgres.sink:PostgresSink._begin",
+        "sinks.postgres.sink:PostgresSink._begin_landing",
         "facts = examine(", new="connection.commit()\n    <old>",
     ),
     "rows are counted before they land": code("sinks.staged:check_count", "landed != expected"),
@@ -596,28 +596,28 @@ OF_SECONDS: dict[str, Removal] = {
     "a table is looked at before any work": gives("sinks.postgres.sink:PostgresSink.check"),
     "a server is asked before any work": gives("sinks.postgres.sink:PostgresSink._rehearse"),
     "columns that no table has are refused": all_of(
-        gives("sinks.postgres.facts:of_output", []), gives("sinks.postgres.sink:PostgresSink._rehearse")
+        gives("sinks.postgres.facts:output_problems", []), gives("sinks.postgres.sink:PostgresSink._rehearse")
     ),
     "a table that a crash empties is refused": code(
-        "sinks.postgres.facts:_of_kind", 'name := server["unlogged"]', new="name := None"
+        "sinks.postgres.facts:_kind_problems", 'name := server["unlogged"]', new="name := None"
     ),
     "rows are measured in stage": other(
-        "sinks.postgres.refused:too_wide", lambda _: lambda _, rows: np.zeros(len(rows), bool)
+        "sinks.postgres.row_check:too_wide", lambda _: lambda _, rows: np.zeros(len(rows), bool)
     ),
     "a batch that no table takes is kept":
-        gives("sinks.postgres.sink:of_output", []),
+        gives("sinks.postgres.sink:output_problems", []),
     "a rule that rewrites is refused in mode upsert": code(
         "sinks.postgres.facts:examine", "rewriting and target.key", user="sinks.postgres.sink"
     ),
     "a key in several rows is found before commit": code(
-        "sinks.postgres.facts:_key",
-        'connection.execute(filled("repeats", **values)).fetchone()',
+        "sinks.postgres.facts:_check_key",
+        'connection.execute(fill_query("repeats", **values)).fetchone()',
     ),
     "an index that another owner must make is asked for": code(
-        "sinks.postgres.facts:_key", 'not deferred and not server["is_owner"]'
+        "sinks.postgres.facts:_check_key", 'not deferred and not server["is_owner"]'
     ),
     "a right to some columns is no right to the table": code(
-        "sinks.postgres.facts:_of_rights", 'server[f"may_{right}"]', new="everywhere"
+        "sinks.postgres.facts:_right_problems", 'server[f"may_{right}"]', new="everywhere"
     ),
     "what batches make together has 38 digits":
         code("reader:windows", "merged.validate(full=True)", new="None"),
@@ -628,21 +628,21 @@ OF_SECONDS: dict[str, Removal] = {
         code("stage.part_files:PartWriter.__init__", "and not keys", new=""),
     "a value that no folder holds is a dead letter": gives("stage.folders:refused", []),
     "keys are texts where they are texts": code(
-        "sinks.postgres.facts:_takes", "target.counting or field.name in target.key"
+        "sinks.postgres.facts:_fitting_types", "target.counting or field.name in target.key"
     ),
     "a column has its own type": code(
         "pipeline.spec:Spec.of_sink", "self.transforms or self.aggregate"
     ),
     "a text is not cut": gives("sinks.postgres.encode:_is_longer", False),
     "a role's isolation is not taken": code(
-        "sinks.postgres.link:connected",
+        "sinks.postgres.link:open_connection",
         "connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED",
         new="pass", user="sinks.postgres.sink",
     ),
     "rows are looked at in stage":
-        other("sinks.postgres.refused:PostgresRowCheck.__call__", lambda _: lambda *_: []),
+        other("sinks.postgres.row_check:PostgresRowCheck.__call__", lambda _: lambda *_: []),
     "constraints are met before a batch lands":
-        code("sinks.postgres.sink:PostgresSink._begin", "SET CONSTRAINTS ALL IMMEDIATE", new="SELECT 1"),
+        code("sinks.postgres.sink:PostgresSink._begin_landing", "SET CONSTRAINTS ALL IMMEDIATE", new="SELECT 1"),
     # The others are committed first.
     "refused rows are kept before the others land": code(
         "sinks.postgres.sink:PostgresSink.publish_accepting",
@@ -651,26 +651,26 @@ OF_SECONDS: dict[str, Removal] = {
     "a key is in one row of a batch": gives("sinks.postgres.sink:find_duplicate_key"),
     # They are deleted in a transaction of its own.
     "old rows go when the new ones come": code(
-        "sinks.postgres.sink:PostgresSink._begin",
-        "replaced.delete(connection, self._target, won)", new="<old>; connection.commit()"
+        "sinks.postgres.sink:PostgresSink._begin_landing",
+        "replacement.delete_replaced(connection, self._target, won)", new="<old>; connection.commit()"
     ),
     "no old row stays beside new ones":
-        code("sinks.postgres.replaced:delete", "if left:", new="if False:"),
-    "a table is asked for its old rows before any work": gives("sinks.postgres.replaced:check", ()),
+        code("sinks.postgres.replacement:delete_replaced", "if remaining:", new="if False:"),
+    "a table is asked for its old rows before any work": gives("sinks.postgres.replacement:check_replaceable", ()),
     "rows that a marker lists are the newest":
-        code("sinks.postgres.sink:PostgresSink.rows", "newest := told.newest", new="newest := 0"),
-    "what a table keeps back is counted": gives("sinks.postgres.landing:_check_there"),
+        code("sinks.postgres.sink:PostgresSink.rows", "newest := notes.newest", new="newest := 0"),
+    "what a table keeps back is counted": gives("sinks.postgres.landing:_check_dropped"),
     "rows without their notes are not doubled": all_of(
-        gives("sinks.postgres.noted:refuse_unnoted"), gives("sinks.postgres.noted:refuse_landed")
+        gives("sinks.postgres.batch_notes:refuse_unnoted"), gives("sinks.postgres.batch_notes:refuse_unnoted_batch")
     ),
-    "a table has one pipeline's rows": gives("sinks.postgres.noted:refuse_others"),
-    "rows of a batch are as many as were put in": gives("sinks.postgres.noted:check_count"),
+    "a table has one pipeline's rows": gives("sinks.postgres.batch_notes:refuse_other_owners"),
+    "rows of a batch are as many as were put in": gives("sinks.postgres.batch_notes:check_count"),
     "a batch is published by its own declaration": code(
         "finalize:_finalize", "open_stored(stored, ", new="open_stored(spec, "
     ),
     "a target is held against the ledger": all_of(
         other("sinks.held:compare", lambda _: lambda *_: _nothing()),
-        gives("sinks.postgres.noted:refuse_others"),
+        gives("sinks.postgres.batch_notes:refuse_other_owners"),
     ),
     "a marker is missed by what was read before it": code(
         "archive.owned:check_held",
@@ -907,7 +907,7 @@ OF_MINUTES: dict[str, Removal] = {
         "error.http_status_code == 404 and error.error_code in _UNKNOWN", new="True",
     ),
     "a value ends where its record does":
-        code("formats.avro:_decoded", "if left:", new="if False:"),
+        code("formats.avro:_decode_value", "if extra:", new="if False:"),
     "an audit misses a schema that is gone": gives("audit.reading:Reading._check_schemas"),
 }
 """Those that `make proof` alone takes out."""
