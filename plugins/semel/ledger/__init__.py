@@ -4,6 +4,7 @@ Transactions are READ COMMITTED. REPEATABLE READ would be wrong behind a lock: i
 before the lock was had, so it would decide on what was true then.
 """
 
+import re
 import select
 import time
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from psycopg import errors as pg
 from semel import settings
 from semel.clients.sql import IDLE_IN_TRANSACTION_MS, LOCK_TIMEOUT_MS, query
 from semel.errors import (
+    AGAIN,
+    CorruptionError,
     OutcomeUnknownError,
     RetryableError,
     StateError,
@@ -38,6 +41,11 @@ _REFUSED = {
 }
 """What a server that answers cannot do for a while."""
 _OTHER_SCHEMA = (pg.UndefinedTable, pg.UndefinedColumn, pg.InvalidSchemaName)
+_IDS_TABLE = re.compile(r"\bids_\d+\b")
+RESTORE_IDS = (
+    "Restore the table from a backup of the ledger, or adopt the pipelines into an empty database "
+    "(docs/operations.md, A lost ledger)"
+)
 
 
 class Ledger:
@@ -78,6 +86,7 @@ class Ledger:
         UnavailableError: the ledger did not answer or took no writes, and nothing was committed.
         OutcomeUnknownError: COMMIT was sent and its reply did not arrive.
         RetryableError: a lock was not had in time.
+        CorruptionError: a table of ids is missing.
         TerminalError: the database does not have the schema of this version.
         """
         try:
@@ -107,11 +116,7 @@ class Ledger:
                     "this again"
                 ) from error
             if isinstance(error.orig, _OTHER_SCHEMA):
-                raise TerminalError(
-                    f"the database {self} does not have the schema of this version of semel "
-                    f"({first_line(error.orig)}); migrate it, or install the version that made it",
-                    next="semel migrate",
-                ) from error
+                raise self._refuse_schema(error.orig) from error
             if error.connection_invalidated or isinstance(error.orig, _AWAY):
                 # Keeps C11.
                 kind = OutcomeUnknownError if committing else UnavailableError
@@ -119,6 +124,22 @@ class Ledger:
                 why = first_line(error.orig)
                 raise kind(f"the ledger {self}: the {what} was lost ({why}); run this again") from error
             raise
+        except _OTHER_SCHEMA as error:  # Of the driver's own cursors.
+            raise self._refuse_schema(error) from error
+
+    def _refuse_schema(self, error: BaseException) -> TerminalError:
+        why = first_line(error)
+        if table := _IDS_TABLE.search(why):
+            return CorruptionError(
+                f"the ledger {self}: its table semel.{table[0]} is missing, which holds ids of "
+                f"records. Nothing was committed. {RESTORE_IDS}",
+                next=AGAIN,
+            )
+        return TerminalError(
+            f"the database {self} does not have the schema of this version of semel ({why}); "
+            "migrate it, or install the version that made it",
+            next="semel migrate",
+        )
 
     def rows(self, verb: str, name: str, /, **values: Any) -> list[Row]:
         """The rows of one statement in a transaction of its own."""
