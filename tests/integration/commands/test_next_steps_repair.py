@@ -603,7 +603,6 @@ def test_ids_that_the_ledger_lost(bench: Workbench, ledger: Ledger, shell: Shell
     assert settled(spec).ids == ids(0, 12)
 
 
-# Attacks S3, L5.
 @pytest.mark.parametrize(("command", "first"), [("run", 4), ("run", 100), ("collect", 4)])
 def test_a_table_of_ids_that_somebody_removed(
     bench: Workbench, ledger: Ledger, shell: Shell, command: str, first: int
