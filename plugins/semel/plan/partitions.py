@@ -87,7 +87,7 @@ def without_private(shown: SourceListing, known: LedgerView) -> tuple[SourceList
     def rest(some: Iterable[Any]) -> list[Any]:
         return [one for one in some if one.name not in over]
 
-    shown = replace(shown, found=rest(shown.items), refused=rest(shown.refused))
+    shown = replace(shown, items=rest(shown.items), refused=rest(shown.refused))
     return shown, replace(known, unsettled=rest(known.unsettled))
 
 

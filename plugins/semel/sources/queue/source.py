@@ -134,7 +134,7 @@ class Segments(SealedSource):
                 # What is not in another spool is not gone.
                 there = [gone for gone in found.lost if gone.partition.name in names]
                 refused = [*found.refused, self._another(newest["name"])]
-                return replace(found, gone=there, refused=refused)
+                return replace(found, lost=there, refused=refused)
         return found
 
     def _brought_back(self, offers: list[PartOffer], known: LedgerView) -> list[PartOffer]:
