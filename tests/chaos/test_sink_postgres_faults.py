@@ -168,7 +168,7 @@ def test_the_target_goes_away(landing: Landing, monkeypatch: pytest.MonkeyPatch)
     end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COPY%%'"
     with monkeypatch.context() as patch:
         patch.setattr(encode, "staged", between(lambda: landing.warehouse.run(end)))
-        with pytest.raises(UnavailableError, match="connection was lost .*\. Run this again"):
+        with pytest.raises(UnavailableError, match=r"connection was lost .*\. Run this again"):
             landing.publish()
     assert landing.there() == landing.before
     landing.ends()
