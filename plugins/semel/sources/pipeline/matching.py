@@ -22,15 +22,15 @@ from semel.sources import (
     accept_command,
 )
 from semel.sources.sealed.matching import (
-    by_name,
-    new_word,
-    offer_of,
+    partitions_by_name,
+    accept_new_content,
+    make_offer,
     refusal,
-    show,
-    unreadable,
-    unrefused,
+    describe_partition,
+    unreadable_refusal,
+    accept_unrefused,
 )
-from semel.sources.sealed.parts import PartListing, Looked, Opens, PartOffer
+from semel.sources.sealed.parts import PartListing, PartInspection, PartAccess, PartOffer
 
 
 class UpstreamProgress(StrEnum):
@@ -105,7 +105,7 @@ class _NameState(NamedTuple):
     decision. `released`: silent readers.
     """
 
-    looked: Looked
+    looked: PartInspection
     newest: Partition | None
     decision: BatchDecision
     known: Partition | None
@@ -124,7 +124,10 @@ def _progress(readers: list[_ClaimingBatch], silent: Collection[int]) -> Upstrea
 
 # Keeps CH1, CH2.
 def _judge_name(
-    looked: Looked, newest: Partition | None, claims: list[_ClaimingBatch], orphans: Collection[int]
+    looked: PartInspection,
+    newest: Partition | None,
+    claims: list[_ClaimingBatch],
+    orphans: Collection[int],
 ) -> _NameState:
     others = [reader for reader in claims if reader.content != looked.key]
     replay = [r for r in claims if r.newest_replay and r.content == looked.key]
@@ -149,12 +152,12 @@ def _judge_name(
     )
 
 
-def match(source: Opens, shown: PartListing, known: LedgerView, window: Window) -> MatchResult:
+def match(source: PartAccess, shown: PartListing, known: LedgerView, window: Window) -> MatchResult:
     """As `Source.match`."""
     names = {part.name for part in shown.items}
     offers, begun, notes, over, replayed = [], [], [], [], []
     looked, refused = _open_unsettled(source, known)
-    refused += [one.refused for one in looked if not one.key]
+    refused += [one.refusal for one in looked if not one.key]
     refused += (missing := _missing(source, known, names) if names or shown.complete else [])
     held_back = missing and source.context.by_position
     states = _name_states(source, known, looked)
@@ -165,12 +168,12 @@ def match(source: Opens, shown: PartListing, known: LedgerView, window: Window) 
         elif held_back and old is None:
             continue
         elif state.decision is BatchDecision.WAIT:
-            offers.append(offer_of(output, None, output.key))
+            offers.append(make_offer(output, None, output.key))
             notes.append(
                 f"{output.part.name!r}: {state.holder} an output of it; plan waits for that batch"
             )
-        elif output.refused and partition is None:
-            refused.append(output.refused)
+        elif output.refusal and partition is None:
+            refused.append(output.refusal)
         else:
             offers.append(offer_whole(output, partition))
             over += [old] if old and old != partition and (old.seen or not old.closed) else []
@@ -200,13 +203,13 @@ def match(source: Opens, shown: PartListing, known: LedgerView, window: Window) 
 
 
 # Keeps CH4.
-def _missing(source: Opens, known: LedgerView, names: Collection[str]) -> list[Refusal]:
+def _missing(source: PartAccess, known: LedgerView, names: Collection[str]) -> list[Refusal]:
     """Refuse batches that semel has read, but whose markers no longer exist."""
     upstream, refused = source.context.declared.pipeline, []
     for k in known.partitions:
         if k.name not in names and k.reached >= k.seen > 0 and _is_upstream(source, k):
             try:
-                source.now(k.name)  # A listing may lack a marker that is being replaced.
+                source.current_part(k.name)  # A listing may lack a marker that is being replaced.
             except FileNotFoundError:
                 detail = (
                     f"its marker no longer exists, but {k.reached} of its rows were read. If "
@@ -219,27 +222,31 @@ def _missing(source: Opens, known: LedgerView, names: Collection[str]) -> list[R
     return refused
 
 
-def _is_upstream(source: Opens, known: Partition) -> bool:
+def _is_upstream(source: PartAccess, known: Partition) -> bool:
     """Whether a partition belongs to the declared upstream pipeline."""
     return known.name.startswith(f"{source.context.declared.pipeline}/")
 
 
-def _open_unsettled(source: Opens, known: LedgerView) -> tuple[list[Looked], list[Refusal]]:
+def _open_unsettled(
+    source: PartAccess, known: LedgerView
+) -> tuple[list[PartInspection], list[Refusal]]:
     """Open the batches that are not settled. Returns them, and refusals of unreadable ones."""
     looked, refused = [], []
     for part in known.unsettled:
         try:
-            looked.append(source.look(part))
+            looked.append(source.inspect(part))
         except FileNotFoundError:
             continue  # Finalize is replacing it: the next plan sees the new marker.
         except OSError as error:
-            refused.append(unreadable(part, error))
+            refused.append(unreadable_refusal(part, error))
     return looked, refused
 
 
-def _name_states(source: Opens, known: LedgerView, looked: list[Looked]) -> list[_NameState]:
+def _name_states(
+    source: PartAccess, known: LedgerView, looked: list[PartInspection]
+) -> list[_NameState]:
     """The states of the names of readable batches."""
-    partitions, claims = by_name(known, (one.part for one in looked)), defaultdict(list)
+    partitions, claims = partitions_by_name(known, (one.part for one in looked)), defaultdict(list)
     names = [
         one.part.name for one in looked
         if (old := partitions.get(one.part.name))
@@ -258,13 +265,13 @@ def _name_states(source: Opens, known: LedgerView, looked: list[Looked]) -> list
     ]
 
 
-def offer_whole(looked: Looked, partition: Partition | None) -> PartOffer:
+def offer_whole(looked: PartInspection, partition: Partition | None) -> PartOffer:
     """Offer all rows of a batch."""
-    return offer_of(looked, partition, looked.key, end=looked.rows)
+    return make_offer(looked, partition, looked.key, end=looked.rows)
 
 
 def accept_output(
-    source: Opens, known: LedgerView, name: str, *, same: bool, start: int, is_open: bool
+    source: PartAccess, known: LedgerView, name: str, *, same: bool, start: int, is_open: bool
 ) -> Acceptance | None:
     """As `Source.accept`."""
     looked, _ = _open_unsettled(source, known)
@@ -278,15 +285,15 @@ def accept_output(
         )
     if state is None or state.decision is not BatchDecision.REPLAYED:
         as_what = "a batch that was replayed"
-        return unrefused(pipeline, name, as_what, may_be=is_open and not same)
-    return new_word(
+        return accept_unrefused(pipeline, name, as_what, may_be=is_open and not same)
+    return accept_new_content(
         pipeline, name, "another output of that batch, and its rows have other numbers",
         state.newest, lambda: offer_whole(state.looked, None), same=same, start=start,
     )  # fmt: skip
 
 
 def _refuse_replayed(
-    source: Opens, known: LedgerView, states: list[_NameState]
+    source: PartAccess, known: LedgerView, states: list[_NameState]
 ) -> Iterator[Refusal]:
     """Refuse batches whose output a replay has replaced."""
     context = source.context
@@ -316,6 +323,7 @@ def _refuse_replayed(
         yield refusal(
             part,
             BatchDecision.REPLAYED,
-            f"its output has changed since semel read it as {show(source, one.part)}; it has "
+            f"its output has changed since semel read it as "
+            f"{describe_partition(source, one.part)}; it has "
             f"{state.looked.rows} rows now. {advice}; or {end}",
         )

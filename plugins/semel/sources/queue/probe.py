@@ -26,10 +26,10 @@ def probe_spool(context: Context, sealed: Path) -> tuple[str, ExecutorCheck]:
     try:
         if not sealed.is_dir():
             above = next(path for path in sealed.parents if path.is_dir())
-            return probe.of_files(f"no spool of {context.name} in {sealed} yet", above, [])
+            return probe.folder_check(f"no spool of {context.name} in {sealed} yet", above, [])
         names = sorted(sealed.iterdir())
         summary = f"{count(len(names), 'segment')} of {context.name} in {sealed}"
-        return probe.of_files(summary, sealed, list(map(str, names[-1:])))
+        return probe.folder_check(summary, sealed, list(map(str, names[-1:])))
     except OSError as error:
         raise SourceError(f"{error}. Let this user read {sealed} and everything in it") from error
 

@@ -36,8 +36,8 @@ from semel.sources.queue.segment import read_foot, read_head, count_whole_messag
 from semel.sources.queue.spec import UNKNOWN
 from semel.sources.queue.spool import Spool
 from semel.sources.sealed import claims
-from semel.sources.sealed.matching import refusal, unreadable
-from semel.sources.sealed.parts import PartListing, Looked, SealedPart, PartOffer
+from semel.sources.sealed.matching import refusal, unreadable_refusal
+from semel.sources.sealed.parts import PartListing, PartInspection, SealedPart, PartOffer
 from semel.sources.sealed.source import SealedSource
 from semel.storage import checksum
 
@@ -96,7 +96,7 @@ class Segments(SealedSource):
         for name in names:
             try:
                 name.encode()
-                parts.append(self.now(name))
+                parts.append(self.current_part(name))
             except UnicodeEncodeError:
                 why = "its name is not UTF-8. Rename it"
                 refused.append(Refusal(name=ascii(name), reason="unreadable", detail=why))
@@ -104,7 +104,7 @@ class Segments(SealedSource):
                 if isinstance(error, FileNotFoundError) and not os.path.lexists(self.sealed / name):
                     continue  # Collect has removed it meanwhile.
                 part = SealedPart(name=name, identity="", fingerprint="", when=None)
-                refused.append(unreadable(part, error))
+                refused.append(unreadable_refusal(part, error))
         complete = len(refused) == len(recovered.damaged)
         return PartListing(items=parts, refused=refused, complete=complete, notes=notes)
 
@@ -204,26 +204,27 @@ class Segments(SealedSource):
             "lost, run with source.on_refused: warn until a run has read something from this spool",
         )
 
-    def now(self, name: str) -> SealedPart:
+    def current_part(self, name: str) -> SealedPart:
         status = os.stat(self.sealed / name)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file. Move it out of the spool")
         return _part(name, status)
 
-    def look(self, part: SealedPart) -> Looked:
+    def inspect(self, part: SealedPart) -> PartInspection:
         try:
             with self._open_unchanged(part) as path:
                 head, foot = read_head(path), read_foot(path)
         except CorruptionError as error:
             why = f"{error}. {_ONLY_COPY}"
-            return Looked(part=part, length=part.length, refused=refusal(part, "damaged", why))
+            damaged = refusal(part, "damaged", why)
+            return PartInspection(part=part, length=part.length, refusal=damaged)
         refused = None
         if head.pipeline != self.context.name:
             folder = Spool(self.spool.path.parent / head.pipeline).sealed
             why = f"its messages were received for pipeline {head.pipeline!r}. Move it to {folder}"
             refused = refusal(part, "foreign", why)
-        return Looked(
-            part=part, length=part.length, key=foot.digest, rows=foot.messages, refused=refused,
+        return PartInspection(
+            part=part, length=part.length, key=foot.digest, rows=foot.messages, refusal=refused,
             evidence={"address": head.address},
         )  # fmt: skip
 
@@ -248,14 +249,14 @@ class Segments(SealedSource):
     # Keeps Q3.
     def evidence(self, offer: PartOffer, end: int) -> Evidence:
         """As in `Source`. Plan claims a segment only if its bytes match the digest in its foot."""
-        if not offer.refused:
+        if not offer.refusal:
             try:
                 with self._open_unchanged(offer.part) as path:
                     intact, content = _read_whole(path)
             except FileNotFoundError:
                 raise
             except OSError as error:
-                raise RefusedError(unreadable(offer.part, error)) from error
+                raise RefusedError(unreadable_refusal(offer.part, error)) from error
             except CorruptionError:
                 intact = False
             if not intact:
@@ -269,7 +270,7 @@ class Segments(SealedSource):
             return checksum(path)
 
     # Keeps Q5.
-    def removed(self, claim: Claim) -> str | None:
+    def removal_reason(self, claim: Claim) -> str | None:
         by_collect = self.spool.was_removed(claim.evidence["content"])
         return "collect has removed it, as source.keep_spool was over" if by_collect else None
 
@@ -280,7 +281,7 @@ class Segments(SealedSource):
         replaced or changed.
         """
         for at_end in (False, True):
-            if self.now(part.name).fingerprint != part.fingerprint:
+            if self.current_part(part.name).fingerprint != part.fingerprint:
                 raise FileNotFoundError(part.name)
             if not at_end:
                 yield self.sealed / part.name
@@ -290,7 +291,7 @@ class Segments(SealedSource):
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
     ) -> "Iterator[Block]":
         claim = split.claim
-        part = claims.proven(self, claim, batch_id)
+        part = claims.prove_claim(self, claim, batch_id)
         digest.update(claim.evidence["content"].encode())
         address = claim.evidence.get("address")
         try:
@@ -299,7 +300,7 @@ class Segments(SealedSource):
                     self.context, path, split.start, split.end, address, selection
                 )
         except FileNotFoundError as error:
-            raise claims.changed(self, claim, batch_id) from error
+            raise claims.changed_error(self, claim, batch_id) from error
         except CorruptionError as error:
             raise SourceError(f"{claim.name!r}: {error}. {_ONLY_COPY}", next=AGAIN) from error
 
@@ -313,7 +314,7 @@ class Segments(SealedSource):
     def archive_part(self, known: Partition) -> bool:
         """Remove a finalized segment after source.keep_spool."""
         try:
-            if self.now(known.name).fingerprint != known.fingerprint:
+            if self.current_part(known.name).fingerprint != known.fingerprint:
                 return False
             self.spool.remove(known.name, known.evidence["content"])
         except FileNotFoundError:
