@@ -37,7 +37,7 @@ from semel.sinks import (
     RemoteSink,
     CommittedBatch,
 )
-from semel.sinks.keys import twice
+from semel.sinks.keys import find_duplicate_key
 from semel.sinks.postgres import batch_notes, encode, replacement, view
 from semel.sinks.postgres.facts import TableFacts, create_statement, examine, output_problems
 from semel.sinks.postgres.landing import (
@@ -124,7 +124,7 @@ class PostgresSink(RemoteSink):
     def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:
         """Checks the columns, which only the job may know, and that each key is in one row."""
         self.examine(schema)
-        repeated = twice(files, self._target.key) if self._target.key else None
+        repeated = find_duplicate_key(files, self._target.key) if self._target.key else None
         if repeated:
             raise TerminalError(
                 f"{repeated.keys} keys are in more than one row of the output ({repeated.key} in "
