@@ -525,7 +525,7 @@ class LedgerHistory:
                 )  # fmt: skip
                 self.claimed[made["batch_id"]] = takes
             elif is_full:
-                event_time.look(connection, self.spec, self.pipeline)
+                event_time.record_full_plan(connection, self.spec, self.pipeline)
 
     def version(self) -> int:
         with self.ledger.engine.connect() as connection:

@@ -188,7 +188,7 @@ def replacing_link(_: Callable) -> Callable:
 def no_likeness(_: Callable) -> Callable:
     """What a file begins with is no evidence."""
     match = importlib.import_module("semel.sources.files.recognise").Match
-    return lambda seen, known, **_: match.NONE
+    return lambda opened, partition, **_: match.NONE
 
 
 def unsure_is_new(decide: Callable) -> Callable:
@@ -247,32 +247,32 @@ OF_SECONDS: dict[str, Removal] = {
     "a part's name is synced before it is written to":
         code("sources.queue.segment:OpenSegment.create", "sync_folder(folder)", new="None"),
     "a group that was not synced is not acknowledged":
-        code("sources.queue.receive:_Receiver._settle", "future.result()", new="None"),
+        code("sources.queue.receive:_Receiver._acknowledge", "future.result()", new="None"),
     "a sync that failed is not tried again":
-        code("sources.queue.segment:OpenSegment._once_broken", "self._broken:", new="False:"),
+        code("sources.queue.segment:OpenSegment._refuse_once_broken", "self._broken:", new="False:"),
     "a part is cut behind its last whole group":
-        code("sources.queue.segment:recover", "file.truncate(part.end)", new="None"),
-    "a whole group behind damage is no tear": gives("sources.queue.segment:_whole_behind"),
-    "a part is sealed by who holds its lock": gives("sources.queue.segment:hold", True),
+        code("sources.queue.segment:recover_part", "file.truncate(part.end)", new="None"),
+    "a whole group behind damage is no tear": gives("sources.queue.segment:_next_whole_frame"),
+    "a part is sealed by who holds its lock": gives("sources.queue.segment:lock_part", True),
     "the last group is written once more": code(
-        "sources.queue.segment:recover", "if last is not None:", new="if False:"
+        "sources.queue.segment:recover_part", "if last is not None:", new="if False:"
     ),
     "a plan seals what a dead receiver left": code(
         "sources.queue.source:Segments.discover", "self.spool.recover(lambda _: None)",
         new="type(self.spool)(self.sealed / 'none').recover(print)",
     ),
     "a part that may not be written keeps no plan from the others": code(
-        "sources.queue.spool:Spool.recover", "error.errno not in _NO_RIGHT", new="True"
+        "sources.queue.spool:Spool.recover", "error.errno not in _FORBIDDEN", new="True"
     ),
     "a segment's bytes are proven before it is claimed":
         code("sources.queue.source:_read_whole", "state.hexdigest() == foot.digest", new="True"),
     "a damaged segment is missed when it is gone":
-        code("sources.queue.source:Segments.match", "*self._damaged(found, known)", new=""),
+        code("sources.queue.source:Segments.match", "*self._damaged(result, known)", new=""),
     "the id has the queue's address": code(
-        "sources.queue.records:_beside", "address, ids", new="'', ids"
+        "sources.queue.records:_other_columns", "address, ids", new="'', ids"
     ),
     "ids of a stream go by its name": code(
-        "sources.queue.spec:NatsSourceSpec.id_address", '_MADE.sub("", segment)', new="segment"
+        "sources.queue.spec:NatsSourceSpec.id_address", '_CREATED.sub("", segment)', new="segment"
     ),
     "ids of an older semel go on": code(
         "sources.queue.spec:NatsSourceSpec.id_address", "last == UNKNOWN", new="False"
@@ -283,10 +283,10 @@ OF_SECONDS: dict[str, Removal] = {
         code("sources.queue.source:Segments.match",
              'not (newest["there"] or self.spool.was_removed(newest["content"] or "-"))'),
     "what is not in another spool is not gone":
-        code("sources.queue.source:Segments.match", "lost=there, ", new=""),
+        code("sources.queue.source:Segments.match", "lost=listed, ", new=""),
     "an object that was replaced waits for a person": code(
-        "sources.objects.matching:_own", "NameMatch.OTHER if held.reached",
-        new="NameMatch.UNREAD if held.reached",
+        "sources.objects.matching:_match_name", "NameMatch.OTHER if partition.reached",
+        new="NameMatch.UNREAD if partition.reached",
     ),
     "each read names the etag": all_of(
         *(code(f"clients.objects:Store.{name}", '{"if_match": f\'"{etag}"\', "range"',
@@ -295,7 +295,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "what was read says what it is of": gives("clients.objects:Store._check"),
     "what is not listed is not gone":
-        code("sources.objects.matching:_gone", "k.name in shown.scope", new="True"),
+        code("sources.objects.matching:_lost_ranges", "k.name in listing.scope", new="True"),
     "an ordered listing goes back for what was refused":
         sql("objects.begin", "r.pipeline_id = :pipeline_id", "false"),
     "an ordered listing goes back for what is planned":
@@ -303,66 +303,66 @@ OF_SECONDS: dict[str, Removal] = {
     "a put is refused where an object is":
         code("clients.objects:Store.create", 'metadata, "create")', new='metadata, "overwrite")'),
     "HEAD compares checksum and digest": code(
-        "sinks.objects.sink:ObjectsSink._presence", "and about == about | _about(won, file)", new=""
+        "sinks.objects.sink:ObjectsSink._presence", "and about == about | _metadata(won, file)", new=""
     ),
     "a put is of the manifest's bytes": code(
         "sinks.objects.sink:ObjectsSink._put",
         "xxhash.xxh3_128_hexdigest(data) != file.checksum",
     ),
-    "a batch's number is claimed": gives("sinks.objects.notes:claim"),
+    "a batch's number is claimed": gives("sinks.objects.notes:claim_number"),
     "a note of another batch stops the batch": code(
-        "sinks.objects.notes:claim",
-        "(found.size, there.get(CHECKSUM)) != (len(text), about[CHECKSUM])",
+        "sinks.objects.notes:claim_number",
+        "(head.size, stored.get(CHECKSUM)) != (len(text), metadata[CHECKSUM])",
     ),
     "collect deletes only its own": code(
-        "sinks.objects.sink:ObjectsSink._removed",
-        "(found.size, about.get(CHECKSUM)) != (file.bytes, file.checksum)",
+        "sinks.objects.sink:ObjectsSink._remove_object",
+        "(head.size, about.get(CHECKSUM)) != (file.bytes, file.checksum)",
     ),
     "a long key is refused in time": gives("sinks.objects.sink:ObjectsSink.check_staged"),
     "the audit compares what it fetches": code(
-        "sinks.objects.sink:ObjectsSink._fetched", "digest.hexdigest() != file.checksum"
+        "sinks.objects.sink:ObjectsSink._download", "digest.hexdigest() != file.checksum"
     ),
     "the audit looks for other keys of a batch": code(
-        "sinks.objects.sink:ObjectsSink.rows", "self._named() if strays else ()", new="()"
+        "sinks.objects.sink:ObjectsSink.rows", "self._list_output() if strays else ()", new="()"
     ),
     "each attempt tries the store": gives("sinks.objects.sink:prove"),
     "a batch that met a slash is planned without it": code(
-        "sources.objects.source:Objects.evidence", "offer.known is not None"
+        "sources.objects.source:ObjectsSource.evidence", "offer.known is not None"
     ),
     "a folder in which something is refused is listed":
-        gives("sources.objects.source:outermost", ("dt=2026-01-02",)),
+        gives("sources.objects.source:outermost_folders", ("dt=2026-01-02",)),
     "a stale replacement is tried": code(
         "clients.objects.probe:prove", "if replaces", new="if False", user="sinks.objects.sink"
     ),
     "each attempt tries the store of a table": gives("sinks.delta.table:prove"),
     "an older copy leaves a newer one":
-        code("sinks.objects.notes:copy", "int(of) > generation", new="False and <old>"),
-    "the copy of a marker is put": gives("sinks.objects.notes:copy"),
+        code("sinks.objects.notes:put_marker_copy", "int(number) > generation", new="False and <old>"),
+    "the copy of a marker is put": gives("sinks.objects.notes:put_marker_copy"),
     "a reader compares what it opens": code(
-        "sinks.objects.reading:_Disk.open_input_file",
-        "(found.size, about.get(CHECKSUM)) != (file.bytes, file.checksum)",
+        "sinks.objects.reading:_MarkedObjects.open_input_file",
+        "(head.size, metadata.get(CHECKSUM)) != (file.bytes, file.checksum)",
     ),
     "receive asks for room before it pulls": code(
-        "sources.queue.receive:_Receiver._most", "disk.f_bavail * disk.f_frsize < ROOM_BYTES"
+        "sources.queue.receive:_Receiver._group_limit", "disk.f_bavail * disk.f_frsize < FREE_BYTES_MIN"
     ),
     "what a failed receive holds is stored":
         code("sources.queue.receive:_Receiver._run", "with suppress(SemelError):", new="if False:"),
     "check refuses a queue that has given messages up":
-        code("sources.queue.probe:of_service", "letters and dead:", new="False:"),
+        code("sources.queue.probe:check_service", "letters and dead:", new="False:"),
     "an id of Pub/Sub has the time of publishing":
         code("clients.queue.pubsub:_columns", "{i}-{t.seconds}{t.nanos:09}", new="{i}"),
     "receive acknowledges before it waits for an ordered queue": code(
-        "sources.queue.receive:_Receiver._take", "self.about.ordered or not len(found)", new="False"
+        "sources.queue.receive:_Receiver._pull", "self.about.ordered or not len(pulled)", new="False"
     ),
     "two pipelines have no queue in common":
         code("pipeline:_clashes", "own.drained & other.drained", new="()"),
     "check refuses a horizon that is too short":
-        code("sources.queue.probe:of_service", "horizon < kept + _BEYOND"),
+        code("sources.queue.probe:check_service", "horizon < retention + _MARGIN"),
     "pipeline lock": sql("pipelines.lock", "FOR NO KEY UPDATE"),
     # Plan trusts what it read before it had the lock.
     "claims read again under the lock": code(
         "plan:_lock",
-        "now.version == survey.version", "now.latest == before",
+        "now.version == survey.version", "now.latest == latest",
         "set(survey.orphans) <= set(now.orphans)",
         new="True",
     ),
@@ -397,7 +397,7 @@ OF_SECONDS: dict[str, Removal] = {
     "no claim has a time ahead of its plan":
         sql("finalize.frontier", "c.time_max <= b.planned_at + CAST(:ahead AS interval)", "true"),
     "a plan that leaves data is not full":
-        code("plan.event_time:leaves_nothing", "or draft.left", new=""),
+        code("plan.event_time:leaves_nothing", "or draft.remaining", new=""),
     "a plan that refuses data is not full":
         code("plan.event_time:leaves_nothing", "survey.refusals or draft.refused"),
     "an open batch holds the frontier":
@@ -441,7 +441,7 @@ OF_SECONDS: dict[str, Removal] = {
         sql("stage.other_digest", "input_digest <> :input_digest", ":input_digest = ''"),
     "the plan is written down": all_of(
         other("stage:rows", claims_to_the_files_ends),
-        gives("sources.files.source:claimed.check_claims"),
+        gives("sources.files.source:file_claims.check_claims"),
     ),
     "nothing is deleted on an unknown outcome": other("commit:_try", rash_commit),
     "Spark's stage retries are off": other("spark.engine:_REQUIRED", lambda _: {}),
@@ -451,8 +451,8 @@ OF_SECONDS: dict[str, Removal] = {
         code("sources.sealed.matching:judge", "by_position and twin is not Twin.NONE"),
     # A footer is taken for the content.
     "all bytes of a part decide": code(
-        "sources.sealed.matching:Sorting._has",
-        'one.content == partition.evidence.get("content")', new="True",
+        "sources.sealed.matching:PartMatcher._has_content",
+        'judged.content == partition.evidence.get("content")', new="True",
     ),
     "a task looks at its part again": gives("sources.files.parquet:ParquetFiles._check_read"),
     "rows that cannot be decoded are dead letters": code(
@@ -462,7 +462,7 @@ OF_SECONDS: dict[str, Removal] = {
         "collect.accounted", "SELECT int8range(0, p.reached)", "SELECT true OR int8range(0, 1)"
     ),
     "a source's file goes as it was read":
-        code("sources.files.away:put_away", "fingerprint(known.name) != known.fingerprint"),
+        code("sources.files.moving:move_finalized", "fingerprint(partition.name) != partition.fingerprint"),
     "what was replaced is read and judged anew": gives("runs.replay:renewed", []),
     "a later replay takes the newest verdicts":
         sql("replay.roots", "COALESCE(n.judged_by, n.batch_id) AS", "b.batch_id AS"),
@@ -478,7 +478,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "an orphan goes with the content that it claimed": all_of(
         code("plan:_write", "else matched.released", new="else ()"),
-        code("plan.survey:look", "[*matched.released]", new="[]"),
+        code("plan.survey:take_survey", "[*matched.released]", new="[]"),
     ),
     "a batch whose marker is gone holds up new ones":
         gives("sources.pipeline.matching:_missing", []),
@@ -503,7 +503,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "what transforms gave can be counted": gives("spark.engine:_check_counted"),
     "partial rows stand for all survivors": code(
-        "stage.account:added_up", "not job.spec.transforms and stand_for != counts.survivors"
+        "stage.account:sum_up", "not job.spec.transforms and stand_for != counts.survivors"
     ),
     "a sum that is too large is refused": gives("stage.combine:_is_safe", True),
     "floats are not added up": code("declare.aggregate:Function.problem", "at.is_floating(kind)"),
@@ -528,9 +528,9 @@ OF_SECONDS: dict[str, Removal] = {
         code("formats.exact:taken", "not _is_like(array.type, declared)", user="formats.parquet"),
     ),
     "the name of a moved file is free":
-        gives("sources.files.parquet:ParquetFiles.is_put_away", False),
+        gives("sources.files.parquet:ParquetFiles.is_archived", False),
     "names of writers' notes are not read": code(
-        "plan.partitions:without_private", "one.name not in over", new="True"
+        "plan.partitions:without_private", "item.name not in hidden", new="True"
     ),
     "old times of old writers are dead letters": gives("formats.parquet:since", {}),
     "what is written on leaves its time open":
@@ -542,11 +542,11 @@ OF_SECONDS: dict[str, Removal] = {
     "files of a Delta table are not read": gives("sources.files.listing:_check_tables"),
     "objects of a Delta table are not read": gives("sources.objects.listing:_check_tables"),
     "another day's plan judges refused files again":
-        code("sources.files.offers:_want", "file.path in doubtful"),
+        code("sources.files.offers:_judge_file", "file.path in doubtful"),
     "another day's plan judges refused sealed parts again":
         code("sources.sealed.matching:match", "part.name in doubtful"),
     "a plan lists late objects of earlier folders":
-        code("plan.survey:look", "narrow(request.listed", new="narrow(request.window",
+        code("plan.survey:take_survey", "narrow(request.listed", new="narrow(request.window",
              user="plan"),
     "a file within the delay leaves it open":
         sql("plan.covers", "WHEN EXISTS", "WHEN false AND EXISTS"),
@@ -567,7 +567,7 @@ OF_SECONDS: dict[str, Removal] = {
     "pinned payload stays": sql("catalog.deletable_runs", "a.started_at <= r.retired_at", "false"),
     "only a running attempt stores ids": sql("catalog.share_attempt", "AND status = 'running'"),
     "a task's ledger has its attempt":
-        code("stage.shard:ledger_of", '[row["started_at"] for row in found] != [job.began_at]'),
+        code("stage.shard:ledger_of", '[row["started_at"] for row in attempts] != [job.began_at]'),
     "what tasks made is linked before it is staged": gives("stage:check_links_of"),
     "a sink with traces is refused": gives("archive.owned:refuse_traces"),
     "sequences pass what files hold":
@@ -583,7 +583,7 @@ OF_SECONDS: dict[str, Removal] = {
         "sinks.postgres.sink:PostgresSink._begin",
         "facts = examine(", new="connection.commit()\n    <old>",
     ),
-    "rows are counted before they land": code("sinks.staged:check_count", "landed != wanted"),
+    "rows are counted before they land": code("sinks.staged:check_count", "landed != expected"),
     "what lands is durable":
         sql("postgres.settings", "set_config('synchronous_commit', 'on', true),"),
     "a row replaces earlier ones only":
@@ -648,7 +648,7 @@ OF_SECONDS: dict[str, Removal] = {
         "sinks.postgres.sink:PostgresSink.publish_accepting",
         "keep(table)", new="connection.commit()\n            <old>",
     ),
-    "a key is in one row of a batch": gives("sinks.postgres.sink:twice"),
+    "a key is in one row of a batch": gives("sinks.postgres.sink:find_duplicate_key"),
     # They are deleted in a transaction of its own.
     "old rows go when the new ones come": code(
         "sinks.postgres.sink:PostgresSink._begin",
@@ -805,35 +805,35 @@ OF_MINUTES: dict[str, Removal] = {
     "a load job is known by the manifest's digest":
         code(f"{LOADS}:job_id", "-{won.digest[:12]}", new=""),
     "a job is asked for in its location":
-        code(f"{LOADS}:_found", "target.location", new='"US"'),
+        code(f"{LOADS}:_get_job", "target.location", new='"US"'),
     "a job is waited for":
-        code(f"{LOADS}:land", "_check(target, won, _waited(client, target, won, job))", new="pass"),
+        code(f"{LOADS}:land", "_check_job(target, won, _wait_for_job(client, target, won, job))", new="pass"),
     "a lost answer is no failure":
-        code(f"{LOADS}:_inserted", "failed = error ", new="raise target.told(error) "),
+        code(f"{LOADS}:_insert_job", "failed = error ", new="raise target.translate_error(error) "),
     "rows are looked for beside the job":
         code(f"{LOADS}:land", "count(client, target, won.batch_id)"),
-    "rows that are refused are not sent again": gives(f"{LOADS}:_may_be_cured", True),
+    "rows that are refused are not sent again": gives(f"{LOADS}:_may_retry", True),
     "a table of BigQuery is looked at before any work":
-        other("sinks.bigquery.facts:_unfit", lambda _: lambda *_: iter(())),
+        other("sinks.bigquery.facts:_table_problems", lambda _: lambda *_: iter(())),
     "a time that BigQuery does not take is found in stage":
         gives("sinks.bigquery.refused:BigQueryRowCheck.__call__", ()),
     "rows are counted before they are loaded": gives(f"{LOADS}:check_count"),
     "rows of a table of BigQuery are counted":
-        code("sinks.bigquery.sink:BigQuerySink.rows", "found != wanted"),
+        code("sinks.bigquery.sink:BigQuerySink.rows", "count != published"),
     "a commit is known by the manifest's digest":
         code(f"{COMMITS}:app_id", ":{won.digest}", new=""),
     "a commit names its batch":
-        code(f"{COMMITS}:_committed", "[Transaction(app_id(won), 1)]", new="[]"),
+        code(f"{COMMITS}:_commit", "[Transaction(app_id(won), 1)]", new="[]"),
     "a commit is not tried again by the library":
-        code(f"{COMMITS}:_committed", "max_commit_retries=0", new="max_commit_retries=9"),
+        code(f"{COMMITS}:_commit", "max_commit_retries=0", new="max_commit_retries=9"),
     "files that a vacuum took are put again":
-        code(f"{COMMITS}:presences", "name in active and table.size(name) is None"),
-    "a file that is gone is there again before anything is asked": gives(f"{COMMITS}:mend"),
+        code(f"{COMMITS}:presences", "name in active and table.file_size(name) is None"),
+    "a file that is gone is there again before anything is asked": gives(f"{COMMITS}:restore_files"),
     "a file is put back with the bytes that the log says":
-        code(f"{COMMITS}:_put", "named is not None and named != written"),
+        code(f"{COMMITS}:_put", "expected is not None and expected != written"),
     "a commit without its rows has not landed":
         code(f"{COMMITS}:presences", "len(active) < len(won.files)"),
-    "what a folder's log says is synced": gives("sinks.delta.table:Table.settle"),
+    "what a folder's log says is synced": gives("sinks.delta.table:DeltaTarget.sync_log"),
     "rows are looked for beside the commit":
         code(f"{COMMITS}:presences", "table.count(now, won.batch_id)", new="0"),
     "no credential of the environment stands before a connection's": code(
@@ -841,11 +841,11 @@ OF_MINUTES: dict[str, Removal] = {
         new="False",
     ),
     "a Delta table is looked at before any work":
-        other("sinks.delta.table:Table._unfit", lambda _: lambda *_: iter(())),
+        other("sinks.delta.table:DeltaTarget._table_problems", lambda _: lambda *_: iter(())),
     "a Delta table that was made meanwhile is looked at":
-        code("sinks.delta.table:Table.fit", "found = self.examine(schema)",
-             new="found = self.now()"),
-    "a name that clients decode is refused": gives("sinks.delta.spec:misread"),
+        code("sinks.delta.table:DeltaTarget.open_or_create", "\n    table = self.examine(schema)",
+             new="\n    table = self.open_newest()"),
+    "a name that clients decode is refused": gives("sinks.delta.spec:name_problem"),
     "a file has bounds of all its columns, or none":
         code("sinks.delta.statistics:Statistics.text",
              "any(both is None or None in both for both in bounds.values())"),
@@ -854,7 +854,7 @@ OF_MINUTES: dict[str, Removal] = {
     "a bound of text is no less than what it is cut from":
         code("sinks.delta.statistics:_high", "_above(value[:TEXT_MAX])", new="value[:TEXT_MAX]"),
     "rows of a Delta table are counted":
-        code("sinks.delta.sink:DeltaSink.rows", "found != wanted"),
+        code("sinks.delta.sink:DeltaSink.rows", "count != published"),
     "a task asks for the topic's id": gives("sources.kafka.claim_checks:check_topic"),
     "a deleted start is an error for a task":
         other(READING, lambda old: old | {"auto_offset_reset": "earliest"}),
@@ -876,7 +876,7 @@ OF_MINUTES: dict[str, Removal] = {
     "a topic that was made anew waits for a person":
         other("sources.kafka.matching:judge", begin_under_any_name),
     "unclaimed offsets that are gone are refused":
-        code("plan.survey:look", "missing = [o for o in offers if", new="missing = [o for o in () if"),
+        code("plan.survey:take_survey", "missing = [o for o in offers if", new="missing = [o for o in () if"),
     "what is left may begin without a record": code(
         "sources.kafka.edges:find_edges",
         "since[place] == first[place]", user="sources.kafka.matching",

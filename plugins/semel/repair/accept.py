@@ -186,9 +186,9 @@ def _looks(
             raise SourceError(_not_there(spec, path, shown))
         with ledger.transaction() as connection:
             version = partitions.version(connection, pipeline_id)
-            held = partitions.held(connection, pipeline_id)
+            held = partitions.read_state(connection, pipeline_id)
             there = row(connection, "accept", "open", pipeline_id=pipeline_id, name=name)
-        shown, known = held.known(ledger, pipeline_id, shown)
+        shown, known = held.compare(ledger, pipeline_id, shown)
         try:
             word = source.accept(
                 shown, known, name, same=same, start=start, is_open=there is not None

@@ -172,21 +172,21 @@ def _(scene: Scene) -> str:
     return "semel replay events --batches 1"
 
 
-@at("sources/files/accepted.py:_same")
+@at("sources/files/acceptance.py:_same_partition")
 def _(scene: Scene) -> str:
     scene.batch()
     scene.bench.write("in/2026-01-01.jsonl", events(50, 55))
     return "semel accept events in/2026-01-01.jsonl --same"
 
 
-@at("sources/files/accepted.py:word")
+@at("sources/files/acceptance.py:decide_acceptance")
 def _(scene: Scene) -> str:
     scene.batch()
     scene.bench.write("in/2026-01-02.jsonl", events(20, 30))
     return "semel accept events in/2026-01-02.jsonl"
 
 
-@at("sources/sealed/matching.py:unrefused")
+@at("sources/sealed/matching.py:accept_unrefused")
 def _(scene: Scene) -> str:
     scene.table()
     run(scene.ledger, scene.bench.spec(source=PARQUET), "r1")
@@ -195,7 +195,7 @@ def _(scene: Scene) -> str:
     return "semel accept events in/b.parquet"
 
 
-@at("sources/sealed/matching.py:word")
+@at("sources/sealed/matching.py:accept_part")
 def _(scene: Scene) -> str:
     path = scene.table()
     run(scene.ledger, scene.bench.spec(source=PARQUET), "r1")

@@ -363,7 +363,7 @@ def test_a_segment_whose_disk_has_changed_a_byte(
     plan(ledger, spec, "cli")
     whole = path.read_bytes()
     path.write_bytes(whole[:600] + bytes([whole[600] ^ 1]) + whole[601:])
-    stamp = Segments.now(open_source(spec), path.name).fingerprint
+    stamp = Segments.current_part(open_source(spec), path.name).fingerprint
     now = "evidence || jsonb_build_object('stamp', CAST(:stamp AS text))"
     sql(ledger, f"UPDATE semel.claim SET evidence = {now}", stamp=stamp)
     step = shell.fails("semel run events")

@@ -286,7 +286,7 @@ def test_staged_files_that_lack_rows_land_nothing(outlet: Outlet) -> None:
     short = outlet.won(table(0, 10)).files[0]
     files = (won.files[0], replace(won.files[1], staged_path=short.staged_path))
     harmed = replace(won, files=files)
-    with pytest.raises(CorruptionError, match="hold 20 rows, and its manifest says 15"):
+    with pytest.raises(CorruptionError, match="have 20 rows, and its manifest lists 15"):
         outlet.sink().publish(harmed, harmed.files)
     assert outlet.ids == [] and note_of(outlet) is None
 
@@ -300,7 +300,7 @@ def test_topics_are_made_where_nothing_was(outlet: Outlet, kafka: Kafka) -> None
     won = outlet.won(table(0, 10))
     outlet.finalize(won, sink)
     assert outlet.ids == ids(0, 10)
-    assert [(note.pipeline, note.batch_id) for note in sink.notes().found] == [("events", 1)]
+    assert [(note.pipeline, note.batch_id) for note in sink.notes().batch_notes] == [("events", 1)]
 
 
 # Attacks KP7.

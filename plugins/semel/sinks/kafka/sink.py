@@ -45,7 +45,7 @@ _HIDDEN_SECONDS = 1.0
 """How long `query_presence` waits for an open transaction before it fences its producer."""
 
 
-def opened(context: Context, address: str | None, looks: object) -> "KafkaSink":  # noqa: ARG001
+def open_sink(context: Context, address: str | None, files: object) -> "KafkaSink":  # noqa: ARG001
     """The sink of a declared topic."""
     sink = context.declared
     target = KafkaTarget(
@@ -188,7 +188,7 @@ class KafkaSink(RemoteSink):
         note = self._note(won)
         return len(note.refused) if note else 0
 
-    def forget(self, batches: Sequence[int]) -> str:
+    def describe_removal(self, batches: Sequence[int]) -> str:
         numbers = ", ".join(map(str, batches))
         keys = "".join(f'["{self._pipeline}",{number}]|NULL\\n' for number in batches)
         return (

@@ -22,7 +22,7 @@ CONTROL = "_semel_"
 class KafkaSinkSpec(ServiceSinkSpec):
     """A topic of a Kafka cluster: each row is a message, and a batch is one transaction."""
 
-    counts_refused: ClassVar[str] = (
+    no_aggregate_reason: ClassVar[str] = (
         "consumers of a topic cannot merge partial rows. Write to files or a table"
     )
     type: Literal["kafka"]
