@@ -288,7 +288,7 @@ FLIP = "UPDATE semel.ids_{} SET payload = set_bit(payload, {}, 1 - get_bit(paylo
     (FLIP.format("{0}", 8 * 12 * 671, 8 * 12 * 671) + "WHERE kind = 1 AND piece = 0",
      "chunk 0 does not match its checksum"),
     ("UPDATE semel.ids_{0} SET payload = substr(payload, 13) WHERE kind = 1 AND piece = 0",
-     "chunk 0 has 8052 bytes, not 672 ids"),
+     "chunk 0 has 8052 bytes instead of 672 ids"),
     ("DELETE FROM semel.ids_{0} WHERE kind = 1 AND piece = 1",
      r"chunk pieces \[1\] of 2 are missing"),
     ("DELETE FROM semel.ids_{0} WHERE kind = 0", r"index pieces \[0\] of 1 are missing"),
