@@ -287,8 +287,6 @@ OF_SECONDS: dict[str, Removal] = {
     "an object that was replaced waits for a person": code(
         "sources.objects.matching:_match_name", "NameMatch.OTHER if partition.reached",
         new="NameMatch.UNREAD if partition.reached",
-        "sources.objects.matching:_own", "NameMatch.OTHER if held.reached",
-        new="NameMatch.UNREAD if held.reached",
     ),
     "each read names the etag": all_of(
         *(code(f"clients.objects:Store.{name}", '{"if_match": f\'"{etag}"\', "range"',
