@@ -226,7 +226,9 @@ class Machine(RuleBasedStateMachine):
         was_read = len(unread) < len(life.records)
         option = next((o for o in ("--same", "--from") if was_read and o in refusal.detail), "")
         if life.copy or (was_read and not unread and not option):
-            assert "Remove it if it is" in refusal.detail, refusal
+            assert "Remove it if it is a copy;" in refusal.detail or (
+                "Remove it if nothing writes it;" in refusal.detail
+            ), refusal
             self.place.seen["advice: remove it"] += 1
             self.folder.delete(life)
             return

@@ -23,7 +23,7 @@ from semel.declare.parts import REST_COLUMN, Unknown
 from semel.formats.csv import CsvFormat
 from semel.formats.jsonl import JsonLines
 from semel.sources.files.audit import lines as cut
-from semel.sources.files.claimed import ClaimedFile
+from semel.sources.files.claims import ClaimedFile
 from semel.sources.reread import split_fields
 from semel.sources.spec import CsvOptions as Dialect
 from tiers import examples

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import SourceError
 from semel.sources.files.content import is_gzip, open_file
-from semel.sources.files.listing import shown
+from semel.sources.files.listing import printable_path
 
 NEW_SAMPLE_BYTES = 64 << 20
 """Bytes of sample files that `semel new` reads: they are in memory, and parsed some times."""
@@ -70,7 +70,7 @@ class Samples:
 
 def told(path: Path) -> str:
     """A path on one line of any terminal."""
-    text = shown(str(path))
+    text = printable_path(str(path))
     return text if text.isprintable() else ascii(text)[1:-1]
 
 

@@ -9,7 +9,7 @@ from semel.errors import SpecError
 from semel.infer.draft import PipelineDraft, Trial
 from semel.infer.sample import Samples
 from semel.infer.types import Guess
-from semel.sources.files.listing import shown
+from semel.sources.files.listing import printable_path
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z0-9_.]+)*|(decimal\([0-9,]+\))")
 _WORDS = {"yes", "no", "on", "off", "true", "false", "null"}
@@ -101,7 +101,7 @@ def _waiting(made: PipelineDraft) -> list[str]:
     if made.dialect.csv.multiline:
         why = "Fields hold line ends, so a file is read once, whole, when it is this old."
     else:
-        name = ascii(shown(made.open_ends[0].name))
+        name = ascii(printable_path(made.open_ends[0].name))
         why = f"{name} has no line end behind its last record."
     return [
         f"  # {why}",

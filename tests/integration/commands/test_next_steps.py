@@ -172,14 +172,14 @@ def _(scene: Scene) -> str:
     return "semel replay events --batches 1"
 
 
-@at("sources/files/accepted.py:_same")
+@at("sources/files/acceptance.py:_same_partition")
 def _(scene: Scene) -> str:
     scene.batch()
     scene.bench.write("in/2026-01-01.jsonl", events(50, 55))
     return "semel accept events in/2026-01-01.jsonl --same"
 
 
-@at("sources/files/accepted.py:word")
+@at("sources/files/acceptance.py:decide_acceptance")
 def _(scene: Scene) -> str:
     scene.batch()
     scene.bench.write("in/2026-01-02.jsonl", events(20, 30))

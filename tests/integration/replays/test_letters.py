@@ -96,7 +96,7 @@ def test_lines_are_counted_only_where_they_can_be(
 
     assert lines() == [4, 5, 6, 7]
     start = path.read_bytes().index(BAD[2])
-    monkeypatch.setattr("semel.sources.files.claimed.LINES_NUMBERED_BYTES_MAX", start - 1)
+    monkeypatch.setattr("semel.sources.files.claims.LINES_NUMBERED_BYTES_MAX", start - 1)
     assert lines() == [4, 5, None, None]
     path.write_bytes(path.read_bytes().replace(b'"y"', b'"q"'))
     assert lines() == [None] * 4

@@ -237,7 +237,7 @@ class FinalizedBatches(NamedSource):
             files = self._output(found[-1]).files
             some = [self.place.marker(found[-1].name), *(file.path for file in files[:1])]
         pipeline, sink = self.context.declared.pipeline, self.place.sink
-        return probe.of_files(
+        return probe.folder_check(
             f"{len(found)} batches of {pipeline} in {sink}{held}", sink, list(map(str, some))
         )
 

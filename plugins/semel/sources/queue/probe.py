@@ -25,10 +25,10 @@ def of_spool(context: Context, sealed: Path) -> tuple[str, ExecutorCheck]:
     try:
         if not sealed.is_dir():
             above = next(path for path in sealed.parents if path.is_dir())
-            return probe.of_files(f"no spool of {context.name} in {sealed} yet", above, [])
+            return probe.folder_check(f"no spool of {context.name} in {sealed} yet", above, [])
         names = sorted(sealed.iterdir())
         told = f"{count(len(names), 'segment')} of {context.name} in {sealed}"
-        return probe.of_files(told, sealed, list(map(str, names[-1:])))
+        return probe.folder_check(told, sealed, list(map(str, names[-1:])))
     except OSError as error:
         raise SourceError(f"{error}; let this user read all below {sealed}") from error
 
