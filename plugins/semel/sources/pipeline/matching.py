@@ -124,7 +124,10 @@ def _progress(readers: list[_ClaimingBatch], silent: Collection[int]) -> Upstrea
 
 # Keeps CH1, CH2.
 def _judge_name(
-    looked: PartInspection, newest: Partition | None, claims: list[_ClaimingBatch], orphans: Collection[int]
+    looked: PartInspection,
+    newest: Partition | None,
+    claims: list[_ClaimingBatch],
+    orphans: Collection[int],
 ) -> _NameState:
     others = [reader for reader in claims if reader.content != looked.key]
     replay = [r for r in claims if r.newest_replay and r.content == looked.key]
@@ -224,7 +227,9 @@ def _is_upstream(source: PartAccess, known: Partition) -> bool:
     return known.name.startswith(f"{source.context.declared.pipeline}/")
 
 
-def _open_unsettled(source: PartAccess, known: LedgerView) -> tuple[list[PartInspection], list[Refusal]]:
+def _open_unsettled(
+    source: PartAccess, known: LedgerView
+) -> tuple[list[PartInspection], list[Refusal]]:
     """Open the batches that are not settled. Returns them, and refusals of unreadable ones."""
     looked, refused = [], []
     for part in known.unsettled:
@@ -237,7 +242,9 @@ def _open_unsettled(source: PartAccess, known: LedgerView) -> tuple[list[PartIns
     return looked, refused
 
 
-def _name_states(source: PartAccess, known: LedgerView, looked: list[PartInspection]) -> list[_NameState]:
+def _name_states(
+    source: PartAccess, known: LedgerView, looked: list[PartInspection]
+) -> list[_NameState]:
     """The states of the names of readable batches."""
     partitions, claims = partitions_by_name(known, (one.part for one in looked)), defaultdict(list)
     names = [
@@ -316,6 +323,7 @@ def _refuse_replayed(
         yield refusal(
             part,
             BatchDecision.REPLAYED,
-            f"its output has changed since semel read it as {describe_partition(source, one.part)}; it has "
+            f"its output has changed since semel read it as "
+            f"{describe_partition(source, one.part)}; it has "
             f"{state.looked.rows} rows now. {advice}; or {end}",
         )
