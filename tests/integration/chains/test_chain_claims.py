@@ -150,7 +150,7 @@ def test_half_of_a_part_that_committed(
     """One batch has committed the first rows of a part, another one died with the rest: once the
     part is replayed, the orphan goes, so that the replay of the first may read all of it.
     """
-    monkeypatch.setattr(FinalizedBatches, "stop", SealedSource.last_record_end)
+    monkeypatch.setattr(FinalizedBatches, "last_record_end", SealedSource.last_record_end)
     spec = up.spec(limits={"records_per_batch_max": 4})
     first = run(ledger, spec, "r1").plan.batch.batch_id
     orphan = staged(ledger, spec, "r2")
