@@ -15,6 +15,9 @@ A sample is one case of a function, drawn by SEMEL_SEED, and each case that a gu
 rest takes each of these, so that CI finds a guard's absence whatever the seed. `@pytest.mark.sample(n)`
 asks for another number, `@pytest.mark.pairs` for as many as show each pair of two parameters'
 values. Steps that are random, and made for a time, have the marker `soak` and run in no tier.
+
+A test with `@pytest.mark.follows("test_name")` needs what that test of its file leaves behind. Quick
+and rest draw the two together, and count the CPU seconds of both.
 """
 
 import itertools
@@ -24,7 +27,7 @@ import random
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 import pytest
@@ -114,7 +117,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     taken = quick
     if tier == "rest":
         taken = in_rest(items, quick, SEED)
-        taken |= {item.nodeid for item in items if item.nodeid in quick and draws(item)}
+        again = {item.nodeid for item in items if item.nodeid in quick and draws(item)}
+        taken |= with_predecessors(again, predecessors(items))
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in taken])
     items[:] = [item for item in items if item.nodeid in taken]
 
@@ -140,27 +144,60 @@ def in_quick(items: Sequence[pytest.Item], seed: int) -> set[str]:
             some = sample(cases, random.Random(f"{seed} {name}"))
             some += [item for item in cases if item.nodeid in guarded]
         drawn[name] = {item.nodeid for item in some}
+    before = predecessors(items)
     # Each process draws alike, whatever the order of its sets.
     for _, names in sorted(attacks(drawn).items()):
         if not any(drawn[name] <= first for name in names):
             first |= drawn[min(names, key=lambda name: len(drawn[name]) * cost(name))]
+    first = with_predecessors(first, before)
     left = sorted(set().union(*drawn.values()) - first)
-    return first | fitting(left, BUDGET - math.fsum(map(cost, first)), random.Random(seed))
+    budget = BUDGET - math.fsum(map(cost, first))
+    return fitting(left, budget, random.Random(seed), first, before)
 
 
-def fitting(names: list[str], budget: float, draw: random.Random) -> set[str]:
-    """The tests of a drawn order that fit into so many CPU seconds, each that still does.
+def fitting(
+    names: list[str],
+    budget: float,
+    draw: random.Random,
+    first: Set[str],
+    before: Mapping[str, Set[str]],
+) -> set[str]:
+    """The tests `first`, and those of a drawn order that fit into the CPU seconds `budget`.
 
-    One that costs half as much is drawn twice as likely: a sample with weights and without
-    replacement (Efraimidis and Spirakis 2006).
+    A test brings its predecessors. A test that costs half as much is drawn twice as likely: a sample
+    with weights and without replacement (Efraimidis and Spirakis 2006).
     """
-    keys = {name: draw.random() ** max(cost(name), CHEAP) for name in names}
-    found = set()
+    keys = {}
+    for name in names:
+        seconds = math.fsum(map(cost, with_predecessors({name}, before)))
+        keys[name] = draw.random() ** max(seconds, CHEAP)
+    taken = {*first}
     for name in sorted(names, key=keys.__getitem__, reverse=True):
-        if (seconds := cost(name)) <= budget:
-            found.add(name)
+        added = with_predecessors({name}, before) - taken
+        if (seconds := math.fsum(map(cost, added))) <= budget:
+            taken |= added
             budget -= seconds
-    return found
+    return taken
+
+
+def predecessors(items: Iterable[pytest.Item]) -> dict[str, set[str]]:
+    """The node ids that run before a test, by its own: the earlier cases of the functions that its
+    marker `follows` names, and the predecessors of these cases.
+    """
+    cases: dict[str, list[str]] = defaultdict(list)
+    before: dict[str, set[str]] = {}
+    for item in items:
+        file, marker = item.nodeid.partition("::")[0], item.get_closest_marker("follows")
+        named = [f"{file}::{name}" for name in (marker.args if marker else ())]
+        direct = {case for name in named for case in cases[name]}
+        if direct:
+            before[item.nodeid] = with_predecessors(direct, before)
+        cases[function_of(item.nodeid)].append(item.nodeid)
+    return before
+
+
+def with_predecessors(names: Set[str], before: Mapping[str, Set[str]]) -> set[str]:
+    return {*names}.union(*(before.get(name, ()) for name in names))
 
 
 def attacks(functions: Iterable[str]) -> dict[str, list[str]]:
@@ -197,7 +234,9 @@ def in_rest(items: Sequence[pytest.Item], quick: set[str], seed: int) -> set[str
     files = sorted({name.partition("::")[0] for name in functions})
     drawn = random.Random(f"{seed} rest").sample(files, math.ceil(len(files) * REST_FILES))
     guarded, found = guards_cases(), set()
+    before = predecessors(items)
     first = {n for name, left in functions.items() for n in left if guarded & {n, name}}
+    first = with_predecessors(first, before)
     for name, left in functions.items():
         if name.partition("::")[0] not in drawn:
             continue
@@ -205,7 +244,8 @@ def in_rest(items: Sequence[pytest.Item], quick: set[str], seed: int) -> set[str
             many = max(REST_CASES, math.ceil(len(left) * REST_SHARE))
             left = random.Random(f"{seed} rest {name}").sample(left, min(many, len(left)))
         found |= {*left}
-    return first | fitting(sorted(found - first), REST_BUDGET, random.Random(f"{seed} rest"))
+    left = sorted(found - first)
+    return fitting(left, REST_BUDGET, random.Random(f"{seed} rest"), first, before)
 
 
 def sample(cases: list[pytest.Item], draw: random.Random) -> list[pytest.Item]:

@@ -79,6 +79,12 @@ LEFT JOIN semel.batch AS r ON r.batch_id = b.replays
 LEFT JOIN semel.batch AS o ON o.batch_id = COALESCE(b.admits, r.admits)
 WHERE b.batch_id = :batch_id;
 
+-- name: replays
+SELECT batch_id, generation, status, finalized_at
+FROM semel.batch
+WHERE COALESCE(replays, batch_id) = :batch_id AND generation > 1 AND status <> 'abandoned'
+ORDER BY generation;
+
 -- name: attempts
 SELECT attempt_id, fence, status, snapshot_seq, driver, {<count>}, reason,
        started_at, staged_at, ended_at

@@ -34,8 +34,10 @@ QUEUE = "nats"
 STORE = "store"
 """A part while test_d_lake.py runs."""
 
-SOURCES = {"shop": "shop", "killed": "many", "failed": "many", "orphan": "orphan"}
-"""The pipelines of test_b_airflow.py and their source folders.
+SOURCES = {
+    "shop": "shop", "killed": "many", "failed": "many", "cut": "cut", "orphan": "orphan",
+}  # fmt: skip
+"""The pipelines of test_b_airflow.py and test_e_kills.py, and their source folders.
 
 They are declared before the stack starts, so that no test waits for Airflow to see a new file.
 """
@@ -75,6 +77,9 @@ def killed(records):
 
 def failed(records):
     return held_by("failed")(records)
+
+def cut(records):
+    return held_by("cut")(records)
 """
 """Transforms that wait, at their first record, until a file named NAME.go is there."""
 
@@ -124,7 +129,7 @@ class Stack(Workbench):
         held = HELD.format(folder=self.folder, seconds=HELD_SECONDS_MAX)
         (self.transforms / "held.py").write_text(held)
         for name, source in SOURCES.items():
-            transforms = [f"held:{name}"] if source == "many" else None
+            transforms = [f"held:{name}"] if f"def {name}(" in HELD else None
             self.spec(name, source={"path": f"{source}/*.jsonl"}, transforms=transforms)
         self.declare_orphan(quarantine_ratio_max=0.0)
         source = {"path": "visits/*.jsonl", "select": "interval"}

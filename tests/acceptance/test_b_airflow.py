@@ -152,9 +152,9 @@ def attempts(stack: Stack, dag: str, run: str) -> list[tuple[int, str]]:
     )
 
 
-def staged_to_the_middle(stack: Stack, name: str) -> tuple[str, int]:
+def staged_to_the_middle(stack: Stack, name: str) -> tuple[str, str]:
     """Start a run, and wait until stage has begun to write: there its transform holds it. Returns
-    the run, and the process of its stage task.
+    the run, and the driver of its attempt: host and process of the stage task.
     """
     run = stack.airflow.trigger(name)
     staging = layout.of(pipeline.find(name)) / "staging"
@@ -164,7 +164,11 @@ def staged_to_the_middle(stack: Stack, name: str) -> tuple[str, int]:
         "SELECT driver FROM semel.attempt JOIN semel.batch USING (batch_id) WHERE request_key = %s",
         f"airflow:{name}:{run}",
     )
-    return run, int(driver.rpartition(":")[2])
+    return run, driver
+
+
+def process_of(driver: str) -> int:
+    return int(driver.rpartition(":")[2])
 
 
 def test_a_stage_ended_in_its_middle_is_done_again(stack: Stack) -> None:
@@ -174,14 +178,15 @@ def test_a_stage_ended_in_its_middle_is_done_again(stack: Stack) -> None:
     That Airflow retries what was killed, and ends what is marked, only Airflow shows.
     """
     stack.write("many/a.jsonl", events(0, KILLED_RECORDS))
-    killed, process = staged_to_the_middle(stack, "killed")
-    os.kill(process, signal.SIGKILL)
+    killed, driver = staged_to_the_middle(stack, "killed")
+    os.kill(process_of(driver), signal.SIGKILL)
     stack.let_go("killed")
 
     # This is done while Airflow waits before the other's retry.
-    failed, process = staged_to_the_middle(stack, "failed")
+    failed, stopped = staged_to_the_middle(stack, "failed")
     stack.airflow.fail("failed", failed, "stage")
     # Airflow kills it after 5 s: on a busy machine before it has given its attempt up.
+    process = process_of(stopped)
     wait_for(lambda: not psutil.pid_exists(process), "the end of the task")
     assert stack.airflow.ended("failed", failed) == "failed"
     stack.let_go("failed")
@@ -190,6 +195,11 @@ def test_a_stage_ended_in_its_middle_is_done_again(stack: Stack) -> None:
     stack.airflow.succeeded("killed", killed)
     stack.airflow.succeeded("failed", failed)
     assert stack.airflow.tasks("killed", killed)["stage"].tries == 2
+    # The process that would say when Airflow tries again is gone: the next try says what it finds.
+    ended = stack.airflow.log("killed", killed, "stage", 1)[-1]
+    assert ended.startswith("Process terminated by signal."), ended
+    said = " ".join(" ".join(stack.airflow.log("killed", killed, "stage", 2)).split())
+    assert f"process {driver}) is " in said and "attempt 1 before this one" in said, said
     for name, run in (("killed", killed), ("failed", failed)):
         assert attempts(stack, name, run) == [(1, "lost"), (2, "won")]
         assert output(name) == list(range(KILLED_RECORDS))

@@ -53,6 +53,20 @@ def yesterday() -> datetime:
     return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - ONE
 
 
+def unpaused(stack: Stack, newest: datetime) -> str:
+    """The run that the schedule makes once the DAG is unpaused: of the newest day, or of the next
+    one after midnight.
+    """
+    airflow = stack.airflow
+    airflow.pause(DAYS, paused=False)
+    return wait_for(
+        lambda: airflow.run_of(DAYS, "scheduled", newest)
+        or airflow.run_of(DAYS, "scheduled", newest + ONE),
+        "the scheduled run",
+        60,
+    )
+
+
 @pytest.fixture(scope="module", autouse=True)
 def arrived(_running_stack: Stack) -> None:
     """Files of two days of January, of yesterday and of today; the DAG is as it arrived."""
@@ -74,13 +88,7 @@ def test_it_arrives_paused_and_then_goes_on(stack: Stack) -> None:
               airflow.call("GET", f"/api/v2/dags/{DAYS}/dagRuns")["dag_runs"]}  # fmt: skip
     assert states == {"queued"}
     newest = yesterday()
-    airflow.pause(DAYS, paused=False)
-    scheduled = wait_for(
-        lambda: airflow.run_of(DAYS, "scheduled", newest)
-        or airflow.run_of(DAYS, "scheduled", newest + ONE),
-        "the scheduled run",
-        60,
-    )
+    scheduled = unpaused(stack, newest)
     for run in [*runs, scheduled]:
         assert ended(stack, run) == TAKES, airflow.story(DAYS, run)
     stack.airflow.end_backfill(backfill)
@@ -90,6 +98,19 @@ def test_it_arrives_paused_and_then_goes_on(stack: Stack) -> None:
     assert ended(stack, manual) == NOTHING
 
 
+@pytest.fixture
+def backfilled(stack: Stack) -> None:
+    """The schedule's own run and a backfill of day 1 have ended: in the first test here, or now."""
+    airflow = stack.airflow
+    airflow.succeeded(DAYS, unpaused(stack, yesterday()))
+    if not airflow.run_of(DAYS, "backfill", day(1)):
+        backfill = airflow.backfill(DAYS, day(1), day(1))
+        [run] = airflow.backfilled(DAYS, day(1))
+        airflow.succeeded(DAYS, run)
+        airflow.end_backfill(backfill)
+
+
+@pytest.mark.usefixtures("backfilled")
 def test_an_interval_that_grew(stack: Stack) -> None:
     """A run with an interval takes the rest of it. By a backfill that reprocesses, a day's run is
     green again, and nothing is made twice. Without reprocess Airflow makes no run.
@@ -137,6 +158,7 @@ def test_a_backfill_that_is_cancelled_and_a_run_without_a_logical_date(stack: St
     assert day(5).toordinal() not in output()
 
 
+@pytest.mark.usefixtures("backfilled")
 def test_what_another_has_and_what_is_refused(stack: Stack) -> None:
     """Work elsewhere: nothing is taken. A file that shrank: plan fails once, and takes nothing."""
     land(stack, day(8), 5)

@@ -81,6 +81,7 @@ def test_the_next_week_survives_a_failed_run(stack: Stack) -> None:
 
 
 @pytest.mark.proof
+@pytest.mark.follows("test_the_next_week_survives_a_failed_run")
 def test_every_way_gives_the_same_rows(stack: Stack) -> None:
     """The weeks through Airflow, `semel run` and spark-submit: one set of rows, each row once.
 
@@ -111,6 +112,7 @@ def test_every_way_gives_the_same_rows(stack: Stack) -> None:
 
 
 @pytest.mark.rest
+@pytest.mark.usefixtures("first_week")
 def test_a_late_file_is_counted_in_its_day(stack: Stack) -> None:
     """A day's file that comes late, with repeats: only its day grows, by what is new, and stays
     final.

@@ -41,6 +41,8 @@ def ours(command: str) -> str:
     return re.sub(r"\borders(?=\b|_)", NAME, command).replace("dags/pipelines/", "pipelines/")
 
 
+# A page goes on with what the pages before it have left.
+@pytest.mark.follows("test_each_command_works")
 @pytest.mark.parametrize("page", [page for page in pages() if commands(page)], ids=lambda p: p.stem)
 def test_each_command_works(stack: Stack, page: Path) -> None:
     """It ends with 0 and without a trace; what `make` makes is in the Makefile."""
@@ -63,6 +65,7 @@ def typed(stack: Stack, command: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.follows("test_each_command_works")
 def test_what_the_guide_says_of_an_archived_file(stack: Stack) -> None:
     """After all pages each of its days is finalized, though a file was moved, and then deleted. Only
     the audit misses that one: it names the file.

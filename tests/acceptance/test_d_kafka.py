@@ -48,6 +48,7 @@ def test_a_week_through_a_broker_is_exact(stack: Stack, kafka_jars: Path) -> Non
     assert sum(1 for _ in topics.drain("flights")) == answer["truth"]["messages_read"]
 
 
+@pytest.mark.follows("test_a_week_through_a_broker_is_exact")
 def test_the_broker_can_be_left_out(stack: Stack) -> None:
     """`up` starts it again, until somebody wants it no more; its messages stay. No other part is
     touched.

@@ -35,6 +35,7 @@ def test_two_weeks_of_a_bucket_are_exact(stack: Stack) -> None:
     assert states == dict.fromkeys(follow.VERBS[1:], "success")
 
 
+@pytest.mark.follows("test_two_weeks_of_a_bucket_are_exact")
 def test_the_store_can_be_left_out(stack: Stack) -> None:
     """`up` starts it no more, until somebody wants it again; its objects stay."""
     address = semel_stack.server_address(STORE)

@@ -38,6 +38,7 @@ def test_a_week_through_a_queue_is_exact(stack: Stack) -> None:
     assert "redelivered so far)" in log and ", acknowledged; the oldest waited" in log, log
 
 
+@pytest.mark.follows("test_a_week_through_a_queue_is_exact")
 def test_the_server_can_be_left_out(stack: Stack) -> None:
     """`up` starts it no more, until somebody wants it again; its messages stay. No other part is
     touched.

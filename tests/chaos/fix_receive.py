@@ -66,7 +66,7 @@ class Spooled:
     def receive(self, queue: Queue | None = None, **bounds: float) -> ReceiveResult:
         """Until nothing more comes that a dead receiver held."""
         bounds = {"idle": self.IDLE_SECONDS, "seconds": 600, **bounds}
-        with queue or self.spec.source.opened_queue() as opened:
+        with queue or self.spec.source.open_queue() as opened:
             return receive(opened, self.spool.path, "events", Bounds(**bounds), quiet)
 
     def drain(self) -> list[ReceiveResult]:
@@ -203,4 +203,4 @@ def line(bench: Workbench, nats: Nats) -> Line:
 
 @pytest.fixture
 def heard(line: Line) -> Heard:
-    return Heard(line.spec.source.opened_queue())
+    return Heard(line.spec.source.open_queue())

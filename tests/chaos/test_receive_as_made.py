@@ -56,7 +56,7 @@ class Patient(Heard):
     """Notes the pulls that may wait while messages are not acknowledged."""
 
     def __init__(self, line: Spooled) -> None:
-        super().__init__(line.spec.source.opened_queue())
+        super().__init__(line.spec.source.open_queue())
         self.waits = 0
 
     def pull(self, messages: int, size: int, seconds: float) -> Pulled:
@@ -107,7 +107,7 @@ def test_a_topic_that_was_made_again(
     """
     line.spec = line.spec.model_copy(update={"record_id": ("mid",)})
     line.publish(0, 5)
-    first = line.spec.source.opened_queue()
+    first = line.spec.source.open_queue()
     monkeypatch.setattr(first, "acknowledge", lambda h: first.hand_back(h) or len(h))
     assert line.receive(first, messages=5).unacknowledged == 5
     ids_before = {message for path, _ in line.feet() for message in ids_of(path)}

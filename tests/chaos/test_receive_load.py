@@ -53,7 +53,7 @@ def steal(line: Spooled, total: int, hold_seconds: int) -> None:
     by a pull that waits, goes again when the queue's deadline is over, from then on this one.
     """
     taken: Counter[str] = Counter()
-    with line.spec.source.opened_queue() as queue:
+    with line.spec.source.open_queue() as queue:
         queue.about()
         held: list[str] = []
         while len(held) < total:

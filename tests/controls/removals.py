@@ -247,32 +247,32 @@ OF_SECONDS: dict[str, Removal] = {
     "a part's name is synced before it is written to":
         code("sources.queue.segment:OpenSegment.create", "sync_folder(folder)", new="None"),
     "a group that was not synced is not acknowledged":
-        code("sources.queue.receive:_Receiver._settle", "future.result()", new="None"),
+        code("sources.queue.receive:_Receiver._acknowledge", "future.result()", new="None"),
     "a sync that failed is not tried again":
-        code("sources.queue.segment:OpenSegment._once_broken", "self._broken:", new="False:"),
+        code("sources.queue.segment:OpenSegment._refuse_once_broken", "self._broken:", new="False:"),
     "a part is cut behind its last whole group":
-        code("sources.queue.segment:recover", "file.truncate(part.end)", new="None"),
-    "a whole group behind damage is no tear": gives("sources.queue.segment:_whole_behind"),
-    "a part is sealed by who holds its lock": gives("sources.queue.segment:hold", True),
+        code("sources.queue.segment:recover_part", "file.truncate(part.end)", new="None"),
+    "a whole group behind damage is no tear": gives("sources.queue.segment:_next_whole_frame"),
+    "a part is sealed by who holds its lock": gives("sources.queue.segment:lock_part", True),
     "the last group is written once more": code(
-        "sources.queue.segment:recover", "if last is not None:", new="if False:"
+        "sources.queue.segment:recover_part", "if last is not None:", new="if False:"
     ),
     "a plan seals what a dead receiver left": code(
         "sources.queue.source:Segments.discover", "self.spool.recover(lambda _: None)",
         new="type(self.spool)(self.sealed / 'none').recover(print)",
     ),
     "a part that may not be written keeps no plan from the others": code(
-        "sources.queue.spool:Spool.recover", "error.errno not in _NO_RIGHT", new="True"
+        "sources.queue.spool:Spool.recover", "error.errno not in _FORBIDDEN", new="True"
     ),
     "a segment's bytes are proven before it is claimed":
         code("sources.queue.source:_read_whole", "state.hexdigest() == foot.digest", new="True"),
     "a damaged segment is missed when it is gone":
-        code("sources.queue.source:Segments.match", "*self._damaged(found, known)", new=""),
+        code("sources.queue.source:Segments.match", "*self._damaged(result, known)", new=""),
     "the id has the queue's address": code(
-        "sources.queue.records:_beside", "address, ids", new="'', ids"
+        "sources.queue.records:_other_columns", "address, ids", new="'', ids"
     ),
     "ids of a stream go by its name": code(
-        "sources.queue.spec:NatsSourceSpec.id_address", '_MADE.sub("", segment)', new="segment"
+        "sources.queue.spec:NatsSourceSpec.id_address", '_CREATED.sub("", segment)', new="segment"
     ),
     "ids of an older semel go on": code(
         "sources.queue.spec:NatsSourceSpec.id_address", "last == UNKNOWN", new="False"
@@ -283,7 +283,7 @@ OF_SECONDS: dict[str, Removal] = {
         code("sources.queue.source:Segments.match",
              'not (newest["there"] or self.spool.was_removed(newest["content"] or "-"))'),
     "what is not in another spool is not gone":
-        code("sources.queue.source:Segments.match", "lost=there, ", new=""),
+        code("sources.queue.source:Segments.match", "lost=listed, ", new=""),
     "an object that was replaced waits for a person": code(
         "sources.objects.matching:_match_name", "NameMatch.OTHER if partition.reached",
         new="NameMatch.UNREAD if partition.reached",
@@ -343,21 +343,21 @@ OF_SECONDS: dict[str, Removal] = {
         "(head.size, metadata.get(CHECKSUM)) != (file.bytes, file.checksum)",
     ),
     "receive asks for room before it pulls": code(
-        "sources.queue.receive:_Receiver._most", "disk.f_bavail * disk.f_frsize < ROOM_BYTES"
+        "sources.queue.receive:_Receiver._group_limit", "disk.f_bavail * disk.f_frsize < FREE_BYTES_MIN"
     ),
     "what a failed receive holds is stored":
         code("sources.queue.receive:_Receiver._run", "with suppress(SemelError):", new="if False:"),
     "check refuses a queue that has given messages up":
-        code("sources.queue.probe:of_service", "letters and dead:", new="False:"),
+        code("sources.queue.probe:check_service", "letters and dead:", new="False:"),
     "an id of Pub/Sub has the time of publishing":
         code("clients.queue.pubsub:_columns", "{i}-{t.seconds}{t.nanos:09}", new="{i}"),
     "receive acknowledges before it waits for an ordered queue": code(
-        "sources.queue.receive:_Receiver._take", "self.about.ordered or not len(found)", new="False"
+        "sources.queue.receive:_Receiver._pull", "self.about.ordered or not len(pulled)", new="False"
     ),
     "two pipelines have no queue in common":
         code("pipeline:_clashes", "own.drained & other.drained", new="()"),
     "check refuses a horizon that is too short":
-        code("sources.queue.probe:of_service", "horizon < kept + _BEYOND"),
+        code("sources.queue.probe:check_service", "horizon < retention + _MARGIN"),
     "pipeline lock": sql("pipelines.lock", "FOR NO KEY UPDATE"),
     # Plan trusts what it read before it had the lock.
     "claims read again under the lock": code(
@@ -503,13 +503,13 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "what transforms gave can be counted": gives("spark.engine:_check_counted"),
     "partial rows stand for all survivors": code(
-        "stage.account:added_up", "not job.spec.transforms and stand_for != counts.survivors"
+        "stage.account:sum_up", "not job.spec.transforms and stand_for != counts.survivors"
     ),
     "a sum that is too large is refused": gives("stage.combine:_is_safe", True),
     "floats are not added up": code("declare.aggregate:Function.problem", "at.is_floating(kind)"),
     "what is counted does not change":
         gives("pipeline.identity:_counted", {"window": None, "aggregate": None}),
-    "a view takes no other's name": gives("sinks.postgres.view:check"),
+    "a view takes no other's name": gives("sinks.postgres.view:check_names"),
     "a batch of other rules is not proven":
         code("audit.reading:Reading._dialect", "marker.parser_rules != PARSER_RULES"),
     "windows are counted again":
@@ -525,7 +525,7 @@ OF_SECONDS: dict[str, Removal] = {
     # It is refused where it is planned, and where it is cast.
     "a column that would lose is refused": all_of(
         gives("formats.parquet:misfits", ([], "")),
-        code("formats.exact:taken", "not _is_like(array.type, declared)", user="formats.parquet"),
+        code("formats.exact:cast_exactly", "not _is_like(array.type, declared)", user="formats.parquet"),
     ),
     "the name of a moved file is free":
         gives("sources.files.parquet:ParquetFiles.is_archived", False),
@@ -567,7 +567,7 @@ OF_SECONDS: dict[str, Removal] = {
     "pinned payload stays": sql("catalog.deletable_runs", "a.started_at <= r.retired_at", "false"),
     "only a running attempt stores ids": sql("catalog.share_attempt", "AND status = 'running'"),
     "a task's ledger has its attempt":
-        code("stage.shard:ledger_of", '[row["started_at"] for row in found] != [job.began_at]'),
+        code("stage.shard:ledger_of", '[row["started_at"] for row in attempts] != [job.began_at]'),
     "what tasks made is linked before it is staged": gives("stage:check_links_of"),
     "a sink with traces is refused": gives("archive.owned:refuse_traces"),
     "sequences pass what files hold":
@@ -577,10 +577,10 @@ OF_SECONDS: dict[str, Removal] = {
         sql("postgres.note", f"ON CONFLICT {KEY} DO NOTHING"),
     ),
     "a batch that landed is known by its digest":
-        code("sinks.postgres.sink:PostgresSink.query_presence", 'found["digest"] == won.digest', new="True"),
+        code("sinks.postgres.sink:PostgresSink.query_presence", 'note["digest"] == won.digest', new="True"),
     # The row is committed before the batch's.
     "a batch and its row in semel_batch land together": code(
-        "sinks.postgres.sink:PostgresSink._begin",
+        "sinks.postgres.sink:PostgresSink._begin_landing",
         "facts = examine(", new="connection.commit()\n    <old>",
     ),
     "rows are counted before they land": code("sinks.staged:check_count", "landed != expected"),
@@ -596,28 +596,28 @@ OF_SECONDS: dict[str, Removal] = {
     "a table is looked at before any work": gives("sinks.postgres.sink:PostgresSink.check"),
     "a server is asked before any work": gives("sinks.postgres.sink:PostgresSink._rehearse"),
     "columns that no table has are refused": all_of(
-        gives("sinks.postgres.facts:of_output", []), gives("sinks.postgres.sink:PostgresSink._rehearse")
+        gives("sinks.postgres.facts:output_problems", []), gives("sinks.postgres.sink:PostgresSink._rehearse")
     ),
     "a table that a crash empties is refused": code(
-        "sinks.postgres.facts:_of_kind", 'name := server["unlogged"]', new="name := None"
+        "sinks.postgres.facts:_kind_problems", 'name := server["unlogged"]', new="name := None"
     ),
     "rows are measured in stage": other(
-        "sinks.postgres.refused:too_wide", lambda _: lambda _, rows: np.zeros(len(rows), bool)
+        "sinks.postgres.row_check:too_wide", lambda _: lambda _, rows: np.zeros(len(rows), bool)
     ),
     "a batch that no table takes is kept":
-        gives("sinks.postgres.sink:of_output", []),
+        gives("sinks.postgres.sink:output_problems", []),
     "a rule that rewrites is refused in mode upsert": code(
         "sinks.postgres.facts:examine", "rewriting and target.key", user="sinks.postgres.sink"
     ),
     "a key in several rows is found before commit": code(
-        "sinks.postgres.facts:_key",
-        'connection.execute(filled("repeats", **values)).fetchone()',
+        "sinks.postgres.facts:_check_key",
+        'connection.execute(fill_query("repeats", **values)).fetchone()',
     ),
     "an index that another owner must make is asked for": code(
-        "sinks.postgres.facts:_key", 'not deferred and not server["is_owner"]'
+        "sinks.postgres.facts:_check_key", 'not deferred and not server["is_owner"]'
     ),
     "a right to some columns is no right to the table": code(
-        "sinks.postgres.facts:_of_rights", 'server[f"may_{right}"]', new="everywhere"
+        "sinks.postgres.facts:_right_problems", 'server[f"may_{right}"]', new="everywhere"
     ),
     "what batches make together has 38 digits":
         code("reader:windows", "merged.validate(full=True)", new="None"),
@@ -628,21 +628,21 @@ OF_SECONDS: dict[str, Removal] = {
         code("stage.part_files:PartWriter.__init__", "and not keys", new=""),
     "a value that no folder holds is a dead letter": gives("stage.folders:refused", []),
     "keys are texts where they are texts": code(
-        "sinks.postgres.facts:_takes", "target.counting or field.name in target.key"
+        "sinks.postgres.facts:_fitting_types", "target.counting or field.name in target.key"
     ),
     "a column has its own type": code(
         "pipeline.spec:Spec.of_sink", "self.transforms or self.aggregate"
     ),
     "a text is not cut": gives("sinks.postgres.encode:_is_longer", False),
     "a role's isolation is not taken": code(
-        "sinks.postgres.link:connected",
+        "sinks.postgres.link:open_connection",
         "connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED",
         new="pass", user="sinks.postgres.sink",
     ),
     "rows are looked at in stage":
-        other("sinks.postgres.refused:PostgresRowCheck.__call__", lambda _: lambda *_: []),
+        other("sinks.postgres.row_check:PostgresRowCheck.__call__", lambda _: lambda *_: []),
     "constraints are met before a batch lands":
-        code("sinks.postgres.sink:PostgresSink._begin", "SET CONSTRAINTS ALL IMMEDIATE", new="SELECT 1"),
+        code("sinks.postgres.sink:PostgresSink._begin_landing", "SET CONSTRAINTS ALL IMMEDIATE", new="SELECT 1"),
     # The others are committed first.
     "refused rows are kept before the others land": code(
         "sinks.postgres.sink:PostgresSink.publish_accepting",
@@ -651,26 +651,26 @@ OF_SECONDS: dict[str, Removal] = {
     "a key is in one row of a batch": gives("sinks.postgres.sink:find_duplicate_key"),
     # They are deleted in a transaction of its own.
     "old rows go when the new ones come": code(
-        "sinks.postgres.sink:PostgresSink._begin",
-        "replaced.delete(connection, self._target, won)", new="<old>; connection.commit()"
+        "sinks.postgres.sink:PostgresSink._begin_landing",
+        "replacement.delete_replaced(connection, self._target, won)", new="<old>; connection.commit()"
     ),
     "no old row stays beside new ones":
-        code("sinks.postgres.replaced:delete", "if left:", new="if False:"),
-    "a table is asked for its old rows before any work": gives("sinks.postgres.replaced:check", ()),
+        code("sinks.postgres.replacement:delete_replaced", "if remaining:", new="if False:"),
+    "a table is asked for its old rows before any work": gives("sinks.postgres.replacement:check_replaceable", ()),
     "rows that a marker lists are the newest":
-        code("sinks.postgres.sink:PostgresSink.rows", "newest := told.newest", new="newest := 0"),
-    "what a table keeps back is counted": gives("sinks.postgres.landing:_check_there"),
+        code("sinks.postgres.sink:PostgresSink.rows", "newest := notes.newest", new="newest := 0"),
+    "what a table keeps back is counted": gives("sinks.postgres.landing:_check_dropped"),
     "rows without their notes are not doubled": all_of(
-        gives("sinks.postgres.noted:refuse_unnoted"), gives("sinks.postgres.noted:refuse_landed")
+        gives("sinks.postgres.batch_notes:refuse_unnoted"), gives("sinks.postgres.batch_notes:refuse_unnoted_batch")
     ),
-    "a table has one pipeline's rows": gives("sinks.postgres.noted:refuse_others"),
-    "rows of a batch are as many as were put in": gives("sinks.postgres.noted:check_count"),
+    "a table has one pipeline's rows": gives("sinks.postgres.batch_notes:refuse_other_owners"),
+    "rows of a batch are as many as were put in": gives("sinks.postgres.batch_notes:check_count"),
     "a batch is published by its own declaration": code(
         "finalize:_finalize", "open_stored(stored, ", new="open_stored(spec, "
     ),
     "a target is held against the ledger": all_of(
         other("sinks.held:compare", lambda _: lambda *_: _nothing()),
-        gives("sinks.postgres.noted:refuse_others"),
+        gives("sinks.postgres.batch_notes:refuse_other_owners"),
     ),
     "a marker is missed by what was read before it": code(
         "archive.owned:check_held",
@@ -907,7 +907,7 @@ OF_MINUTES: dict[str, Removal] = {
         "error.http_status_code == 404 and error.error_code in _UNKNOWN", new="True",
     ),
     "a value ends where its record does":
-        code("formats.avro:_decoded", "if left:", new="if False:"),
+        code("formats.avro:_decode_value", "if extra:", new="if False:"),
     "an audit misses a schema that is gone": gives("audit.reading:Reading._check_schemas"),
 }
 """Those that `make proof` alone takes out."""

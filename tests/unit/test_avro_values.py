@@ -245,7 +245,7 @@ def _plain(text: bytes | str) -> object:
 
 # Attacks KS7.
 @pytest.mark.parametrize(("schema", "data", "words"), [
-    (record(("v", "long")), b"\2\2", "1 more bytes behind it"),
+    (record(("v", "long")), b"\2\2", "1 more bytes after it"),
     (record(("v", "string")), b"\6a", "EOFError"),
     (record(("next", ["null", "L"]), name="L"), b"\2" * 100_000 + b"\0", "RecursionError"),
 ])  # fmt: skip

@@ -14,7 +14,7 @@ from semel_local.demo import exact, flights, queue, stream
 from semel_local.demo.progress import DemoProgress
 from semel.errors import TerminalError
 from semel.pipeline.spec import Spec
-from semel.sources.queue.receive import batch_of
+from semel.sources.queue.receive import to_record_batch
 from semel.sources.queue.segment import OpenSegment
 from semel.sources.queue.spool import Spool
 
@@ -35,11 +35,11 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spec:
 def segment(spec: Spec, numbers: list[int], attempt: int = 1) -> Path:
     """A sealed segment with the messages of these numbers."""
     spool = Spool(spec.source.spool_of(spec.name))
-    spool.make()
+    spool.create_folders()
     part = OpenSegment.create(spool.open, spec.name, "nats:flights", NOW)
     n = len(numbers)
     part.append(
-        batch_of(
+        to_record_batch(
             Pulled(
                 ids=[f"{number}-1700000000000000000" for number in numbers],
                 published=[None] * n, attributes=[[]] * n, ordering_keys=[None] * n,

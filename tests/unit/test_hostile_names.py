@@ -98,7 +98,7 @@ def test_a_split_of_too_many_folders_is_refused(
     for split in ("ab", "bc", "de"):
         writer.write(pa.table({"id": [1, 2], "k": list(split)}))
         writer.end_split()
-    with pytest.raises(LimitError, match="more than 2 values in one split"):
+    with pytest.raises(LimitError, match="more than 2 values in one part of a batch"):
         writer.write(pa.table({"id": [1, 2, 3], "k": ["a", "b", "c"]}))
     done = PartWriter(str(tmp_path), tag="u", partition_by=("k",))
     done.write(pa.table({"id": [1, 2], "k": ["a", "b"]}))

@@ -146,7 +146,7 @@ def test_bytes_behind_the_range_are_not_read(case):
 def test_file_shorter_than_planned(missing, start):
     """A file that was shortened since the plan is an error, never a smaller batch."""
     data = b'{"a":1}\n' * 5
-    with pytest.raises(SourceError, match="the plan names bytes up to 40"):
+    with pytest.raises(SourceError, match="the plan has bytes up to 40"):
         read(data[:-missing], JsonLines(), start=start, end=40, range_end=40)
 
 

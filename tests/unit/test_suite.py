@@ -2,6 +2,7 @@
 missing on a user's machine skips tests with a line, and in CI is a failure; nothing is left behind.
 """
 
+import ast
 import os
 import random
 import re
@@ -122,6 +123,60 @@ def test_quick_takes_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
         spent = sum(seconds[name] for name in one)
         assert spent <= tiers.BUDGET < spent + min(seconds[n] for n in {*names} - one)
     assert tiers.in_rest(items, {names[9]}, 1) >= {names[-1]}
+
+
+@pytest.mark.parametrize("budget", [3.5, 4.5])
+def test_predecessors_are_drawn_and_counted(budget: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quick and rest draw a test together with the tests that it follows, directly or not, also if
+    only rest may draw those alone; the CPU seconds of all of them count. A case may follow the
+    earlier cases of its own function.
+    """
+    pages = cases("test_page", 3, follows=("test_page",))
+    items = [*cases("test_first", 1, rest=()), *cases("test_next", 1, follows=("test_first",)),
+             *cases("test_last", 1, follows=("test_next",)), *pages]  # fmt: skip
+    names = [item.nodeid for item in items]
+    first, after, last, *pages = names
+    monkeypatch.setattr(tiers, "BUDGET", budget)
+    monkeypatch.setattr(tiers, "REST_BUDGET", budget)
+    monkeypatch.setattr(tiers, "REST_FILES", 1)
+    monkeypatch.setattr(tiers, "cost", lambda _: 1.0)
+    monkeypatch.setattr(tiers, "guards_cases", set)
+    monkeypatch.setattr(tiers, "attacks", lambda functions: {})
+    before = tiers.predecessors(items)
+    assert before == {
+        after: {first}, last: {first, after}, pages[1]: {pages[0]}, pages[2]: {*pages[:2]},
+    }  # fmt: skip
+    seen = set()
+    for seed in range(60):
+        quick = tiers.in_quick(items, seed)
+        rest = tiers.in_rest(items, quick, seed)
+        for taken in (quick, rest):
+            assert len(taken) <= budget
+            assert all(before.get(name, set()) <= taken for name in taken)
+        seen |= quick
+    assert seen == {*names}
+    monkeypatch.setattr(tiers, "attacks", lambda functions: {"Q1": [f"{FOLDER}::test_last"]})
+    assert tiers.in_quick(items, 1) >= {first, after, last}
+    monkeypatch.setattr(tiers, "guards_cases", lambda: {last})
+    assert tiers.in_rest(items, {first, after}, 1) >= {first, after, last}
+
+
+def test_what_a_test_follows_stands_above_it() -> None:
+    """`follows` names tests of the same file that are collected before, or the function itself."""
+    marked = 0
+    for path in TESTS.rglob("test_*.py"):
+        tree = ast.parse(text := path.read_text(encoding="utf-8"))
+        if "mark.follows(" not in text or path == Path(__file__):
+            continue
+        above: set[str] = set()
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef):
+                above.add(node.name)
+                marks = "\n".join(map(ast.unparse, node.decorator_list))
+                for arguments in re.findall(r"mark\.follows\((.*)\)", marks):
+                    marked += 1
+                    assert {*re.findall(r"'(\w+)'", arguments)} <= above, f"{path}: {node.name}"
+    assert marked
 
 
 def test_rules_are_attacked_by_who_stands_below() -> None:

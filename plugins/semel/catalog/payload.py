@@ -22,14 +22,13 @@ import numpy as np
 import psycopg
 import sqlalchemy as sa
 import xxhash
-from psycopg import errors as pg
 
 from semel import failpoints, limits
 from semel.catalog import bloom, sortedids
 from semel.catalog.file_cache import CacheSpace
 from semel.catalog.runs import IdRun, payload_query
 from semel.errors import AGAIN, AttemptLostError, CorruptionError, UnavailableError
-from semel.ledger import Ledger, row
+from semel.ledger import RESTORE_IDS, Ledger, row
 from semel.model.buckets import Buckets
 
 FILTER_PIECE_BYTES = 1 << 20
@@ -385,12 +384,10 @@ def _read(ledger: Ledger, run: IdRun, kind: PayloadStream, wanted: Sequence[int]
     statement = payload_query("pieces", run.segment_id).text
     values = {"id_run_id": run.id_run_id, "kind": kind, "pieces": list(wanted)}
     try:
-        # The driver's cursor; SQLAlchemy's would fetch the bytes as text, four times slower.
         with ledger.transaction() as connection:
+            # SQLAlchemy's cursor would fetch the bytes as text, four times slower.
             with connection.connection.cursor(binary=True) as cursor:
                 rows = cursor.execute(statement, values).fetchall()
-    except pg.UndefinedTable as error:
-        raise _corrupt(run, f"its table semel.ids_{run.segment_id} is gone") from error
     except psycopg.OperationalError as error:
         raise UnavailableError(
             f"the connection to the ledger was lost while semel read id run {run.id_run_id} "
@@ -408,6 +405,6 @@ def _corrupt(run: IdRun, what: str) -> CorruptionError:
     return CorruptionError(
         f"id run {run.id_run_id} (pipeline {run.pipeline_id}, shard {run.shard}, segment "
         f"{run.segment_id}): {what}. Without it semel could miss duplicates, so nothing was "
-        "written. Restore the ledger's table from a backup",
+        f"written. {RESTORE_IDS}",
         next=AGAIN,
     )

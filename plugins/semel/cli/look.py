@@ -440,6 +440,7 @@ def show(
                 "of a ledger number their batches together",
                 next=f"semel batches {pipeline}",
             )
+        replays = ledger.rows("look", "replays", batch_id=batch)
         claims = ledger.rows("plan", "claims", batch_id=batch)
         attempts = ledger.rows("look", "attempts", batch_id=batch)
         files = ledger.rows("look", "files", batch_id=batch)
@@ -455,6 +456,9 @@ def show(
         for key, value in known.items():
             if value is not None and (key, value) not in _AS_ALL:
                 print(f"{key}: {value}")
+        for replay in replays:
+            of_replay = f"replay: batch {replay['batch_id']}, generation {replay['generation']}"
+            print(f"{of_replay}, {replay['status']} {replay['finalized_at'] or ''}".rstrip())
         for claim in claims:
             part, span = claim["source_partition_id"], f"{claim['start']} to {claim['end']}"
             print(f"claim{of}: {claim['name']!r} {unit} {span} ({part=})")
@@ -467,6 +471,7 @@ def show(
 
     payload: dict[str, Any] = {
         "batch": known,
+        "replays": [dict(r) for r in replays],
         "claims": [dict(r) for r in claims],
         "attempts": [dict(r) for r in attempts],
         "files": [dict(r) for r in files],

@@ -27,8 +27,8 @@ def _when(schedule: str) -> str:
 
 
 def _notes(spec: "Spec") -> list[str]:
-    """Warnings: what of `notify` this shell can see to be wrong, for Airflow may have another; and
-    late parts that no run looks back for.
+    """Warnings: connections of `notify` that this shell cannot use (Airflow may have others), late
+    parts that no run looks back for, and what `window.delay` must cover.
     """
     from semel.declare.durations import format_duration
 
@@ -40,6 +40,8 @@ def _notes(spec: "Spec") -> list[str]:
             f"after the run of its interval, stays unread. Declare source.lookback: {wanted}"
         )
     elif why := spec.source.look_back():
+        notes.append(why)
+    if spec.delay and (why := spec.source.explain_delay()):
         notes.append(why)
     if not spec.notify:
         return notes

@@ -139,7 +139,7 @@ def _refuses(spec: Spec, job: StageJob) -> RowChecker | None:
 
 
 def _made(job: StageJob, outcome: Outcome) -> BatchPathOutput:
-    files, counts = account.added_up(job, outcome)
+    files, counts = account.sum_up(job, outcome)
     columns = [(name, arrow_type(text)) for name, text in outcome.sink_schema]
     return BatchPathOutput(
         pipeline=job.spec.name,

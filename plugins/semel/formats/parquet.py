@@ -23,7 +23,7 @@ from semel.declare.wording import some_of
 from semel.errors import SourceError, first_line
 from semel.formats import words
 from semel.formats.columns import convert
-from semel.formats.exact import decoded, misfit, taken
+from semel.formats.exact import cast_exactly, misfit, plain_values
 from semel.formats.lines import Fault
 from semel.formats.records import Block, with_offset
 from semel.formats.rows import Rows
@@ -436,7 +436,7 @@ class _RowGroupReader:
         return pa.record_batch(columns, self._schema.names)
 
     def _column(self, rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
-        return decoded(rows.column(self._names[field.name]), field.type)
+        return plain_values(rows.column(self._names[field.name]), field.type)
 
     def _bytes(self, start: int, end: int) -> int:
         """The share of some rows of the file's bytes. Shares of neighbours add up."""
@@ -465,7 +465,7 @@ class _RowGroupReader:
         for place, fault in self._far_faults(coarse):
             faults.setdefault(int(places[place]), fault)
         for field, column in zip(self._schema, rows.columns, strict=True):
-            made = taken(column, field.type)
+            made = cast_exactly(column, field.type)
             columns.append(made)
             for place, fault in (
                 *_rounded(column, made, field.name),
@@ -520,7 +520,7 @@ class _RowGroupReader:
             return {}
         sizes = np.zeros(rows.num_rows, np.int64)
         for column, field in zip(rows.columns, self._schema, strict=True):
-            sizes += _sizes(taken(column, field.type))
+            sizes += _sizes(cast_exactly(column, field.type))
         long = np.flatnonzero(sizes > limits.RECORD_BYTES_MAX).tolist()
         what = f"expected a record of at most {limits.RECORD_BYTES_MAX} bytes"
         return dict.fromkeys(long, (Reason.too_long, what))

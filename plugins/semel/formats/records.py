@@ -22,7 +22,7 @@ import pyarrow as pa
 import xxhash
 
 from semel import limits
-from semel.formats.blocks import Oversized, RecordPiece, owned_pieces
+from semel.formats.blocks import Oversized, RecordPiece, record_pieces
 from semel.formats.columns import convert
 from semel.formats.lines import BadRecords, Fault, Finder, Format, RecordLines, Parser
 from semel.formats.rows import Rows
@@ -123,7 +123,7 @@ def read_split(
     """
     parser = format.parser(schema, columns)
     header = parser.header_records if start == range_start == 0 else 0
-    pieces = owned_pieces(
+    pieces = record_pieces(
         file,
         start=start,
         end=end,

@@ -4,6 +4,7 @@ Transactions are READ COMMITTED. With REPEATABLE READ, a transaction that waits 
 decide by its snapshot from before the lock.
 """
 
+import re
 import select
 import time
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from psycopg import errors as pg
 from semel import settings
 from semel.clients.sql import IDLE_IN_TRANSACTION_MS, LOCK_TIMEOUT_MS, query
 from semel.errors import (
+    AGAIN,
+    CorruptionError,
     OutcomeUnknownError,
     RetryableError,
     StateError,
@@ -38,6 +41,11 @@ _REFUSED = {
 }
 """Temporary states of a running server."""
 _OTHER_SCHEMA = (pg.UndefinedTable, pg.UndefinedColumn, pg.InvalidSchemaName)
+_IDS_TABLE = re.compile(r"\bids_\d+\b")
+RESTORE_IDS = (
+    "Restore the table from a backup of the ledger, or adopt the pipelines into an empty database "
+    "(docs/operations.md, A lost ledger)"
+)
 
 
 class Ledger:
@@ -77,7 +85,8 @@ class Ledger:
 
         Raises UnavailableError if the ledger did not answer or refused writes (nothing was
         committed), OutcomeUnknownError if the reply to COMMIT did not arrive, RetryableError if a
-        lock was not free in time, TerminalError if the database has another version's schema.
+        lock was not free in time, CorruptionError if a table of ids is missing, TerminalError if
+        the database has another version's schema.
         """
         try:
             # Otherwise the driver sends its own BEGIN first.
@@ -106,11 +115,7 @@ class Ledger:
                     "this again"
                 ) from error
             if isinstance(error.orig, _OTHER_SCHEMA):
-                raise TerminalError(
-                    f"the database {self} does not have the schema of this version of semel "
-                    f"({first_line(error.orig)}). Migrate it, or install the version that made it",
-                    next="semel migrate",
-                ) from error
+                raise self._refuse_schema(error.orig) from error
             if error.connection_invalidated or isinstance(error.orig, _AWAY):
                 # Keeps C11.
                 kind = OutcomeUnknownError if committing else UnavailableError
@@ -118,6 +123,22 @@ class Ledger:
                 why = f"the {what} was lost ({first_line(error.orig)})"
                 raise kind(f"the ledger {self}: {why}. Run this again") from error
             raise
+        except _OTHER_SCHEMA as error:  # Of the driver's own cursors.
+            raise self._refuse_schema(error) from error
+
+    def _refuse_schema(self, error: BaseException) -> TerminalError:
+        why = first_line(error)
+        if table := _IDS_TABLE.search(why):
+            return CorruptionError(
+                f"the ledger {self}: its table semel.{table[0]} is missing, which holds ids of "
+                f"records. Nothing was committed. {RESTORE_IDS}",
+                next=AGAIN,
+            )
+        return TerminalError(
+            f"the database {self} does not have the schema of this version of semel ({why}). "
+            "Migrate it, or install the version that made it",
+            next="semel migrate",
+        )
 
     def rows(self, verb: str, name: str, /, **values: Any) -> list[Row]:
         """The rows of one statement in a transaction of its own."""

@@ -71,7 +71,7 @@ def _fed(spec: Spec, folder: Path) -> Spec:
     path = file_of(spec.source.upstream, folder)
     sink = spec_yaml.read(path).data.get("sink")
     try:
-        fed = spec.source.fed_by(_SINK.validate_python(sink))
+        fed = spec.source.with_sink(_SINK.validate_python(sink))
     except ValidationError as error:
         raise SpecError(f"the sink that {path} declares is wrong; correct that file") from error
     return spec.model_copy(update={"source": fed})

@@ -74,6 +74,16 @@ class FormattedSourceSpec(SourceSpec):
             "source.lookback: as long as that takes"
         )
 
+    def explain_delay(self) -> str:
+        """As in `SourceSpec`."""
+        if self.interval_from != "mtime":
+            return ""
+        return (
+            "interval_from is mtime, so window.delay must cover the time from a record to the last "
+            "write of its file or object. With less, a window is complete before semel reads all of "
+            "its records"
+        )
+
     def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from super()._problems()
         if self.select is Select.INTERVAL and self.interval_from is None:

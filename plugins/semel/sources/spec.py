@@ -201,6 +201,10 @@ class SourceSpec(Model):
         """Why `lookback` should be declared, in words; empty: nothing speaks for it."""
         return ""
 
+    def explain_delay(self) -> str:
+        """What `window.delay` must cover besides late records; empty if nothing."""
+        return ""
+
     def place(self) -> Location | None:
         """The folder or prefix that it reads. None: it reads neither. TerminalError: as `folder`."""
         return Location.of(self.folder())

@@ -16,7 +16,7 @@ from semel import limits
 from semel.declare.context import Context
 from semel.formats import declared as formats
 from semel.formats.columns import convert
-from semel.formats.exact import taken
+from semel.formats.exact import cast_exactly
 from semel.formats.lines import Fault, RecordLines, Parser
 from semel.formats.records import OFFSET, Block, Judge, too_long, with_offset
 from semel.formats.selection import NONE
@@ -158,7 +158,7 @@ class Values:
                 }
             elif pa.types.is_timestamp(kind):
                 field = self._schema.field(name)
-                found, unfit = convert(pa.chunked_array([taken(found, kind)]), field)
+                found, unfit = convert(pa.chunked_array([cast_exactly(found, kind)]), field)
                 bad |= {int(rows[at]): (Reason.type_mismatch, why) for at, why in unfit}
             made[name] = found.cast(kind)
         columns = [

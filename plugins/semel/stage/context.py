@@ -13,9 +13,9 @@ from semel.stage.job import JobEngine
 
 @dataclass(frozen=True, kw_only=True)
 class StageContext:
-    """An attempt's batch, and the parties to it. stage makes it once, before the attempt begins.
+    """The batch of an attempt and its collaborators. Stage creates it before the attempt begins.
 
-    `claims` name the parts where the source has them now. `known` are the newest batches that the
+    `claims` have the current names of the source's parts. `known`: the newest batches that the
     ledger expects in the target.
     """
 

@@ -62,12 +62,12 @@ def psql() -> str | None:
 
 def rows_of(spec: Spec, text: str) -> list[dict[str, Any]]:
     """What a query finds in the pipeline's table. UnavailableError, TerminalError: no answer."""
-    from semel.sinks.postgres.link import connected
+    from semel.sinks.postgres.link import open_connection
     from semel.sinks.postgres.target import PostgresTarget, dsn_of
 
     name = spec.sink.connection
     target = PostgresTarget(dsn=dsn_of(name), table=spec.sink.table, connection=name)
-    with connected(target) as connection:
+    with open_connection(target) as connection:
         return connection.execute(text).fetchall()
 
 

@@ -405,7 +405,7 @@ def test_a_refusal_names_no_replay_that_is_refused(
     sql(ledger, ADMISSION)
     (refused,) = run(ledger, spec, "r3").plan.refusals
     assert "--downstream" not in refused.detail
-    told = "`semel replay events --batches 3 --dry-run` tells why"
+    told = "`semel replay events --batches 3 --dry-run` explains why"
     assert told in refused.detail
     capsys.readouterr()
     assert main(["replay", "events", "--batches", "3", "--dry-run"]) == 1

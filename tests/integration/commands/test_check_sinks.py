@@ -277,7 +277,7 @@ TABLES: dict[str, tuple[Callable, Callable, str]] = {
     ),
     "no table": (
         lambda o: o.sink.update(create=False), TableOutput.type_in,
-        "it is not there, and sink.create is false",
+        "it does not exist, and sink.create is false",
     ),
     "no right to insert": (
         lambda o: revoked(o, f"INSERT ON rows FROM {o.role.name}"), TableOutput.type_in,
@@ -310,7 +310,7 @@ def test_a_table_that_stage_will_make(rows: TableOutput) -> None:
     """It is told as such, and not there afterwards."""
     rows.sink |= {"create": True}
     one = rows.look()
-    assert one.ok and "not there yet, and finalize makes it, mode append" in one.detail, one
+    assert one.ok and "does not exist yet, and finalize creates it, mode append" in one.detail, one
     assert rows.warehouse.run("SELECT to_regclass('rows')") == [(None,)]
 
 

@@ -601,3 +601,30 @@ def test_ids_that_the_ledger_lost(bench: Workbench, ledger: Ledger, shell: Shell
     sql(ledger, "DROP TABLE kept")
     shell.runs(step)
     assert settled(spec).ids == ids(0, 12)
+
+
+@pytest.mark.parametrize(("command", "first"), [("run", 4), ("run", 100), ("collect", 4)])
+def test_a_table_of_ids_that_somebody_removed(
+    bench: Workbench, ledger: Ledger, shell: Shell, command: str, first: int
+) -> None:
+    """A command that reads from it or only writes to it names the table. The command works again
+    once the table is restored, or adopt has filled an empty ledger.
+    """
+    spec = first_batch(bench, ledger, events(0, 8))
+    bench.write("in/b.jsonl", events(first, first + 8))
+    sql(ledger, "ALTER TABLE semel.ids_1 SET SCHEMA public")
+    step = shell.fails(f"semel {command} events")
+    said = " ".join(shell.err.split())
+    assert "semel.ids_1 is missing" in said
+    assert "Restore the table from a backup of the ledger, or adopt the pipelines into an" in said
+    assert step == f"semel {command} events"
+    sql(ledger, "ALTER TABLE public.ids_1 SET SCHEMA semel")
+    shell.runs(step)
+
+    sql(ledger, "DROP TABLE semel.ids_1")
+    shell.fails("semel collect events")
+    lose(ledger)
+    shell.runs("semel adopt events")
+    bench.write("in/c.jsonl", events(0, 20))
+    shell.runs("semel run events")
+    assert settled(spec).ids == sorted({*ids(0, 20), *ids(first, first + 8)})

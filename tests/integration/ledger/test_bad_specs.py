@@ -205,7 +205,7 @@ def test_a_run_of_too_many_bad_records_goes_on(
     kinds = {"schema": {"id": "string", "n": "boolean"}}
     spec = bench.spec(limits={"quarantine_ratio_max": 0.1}, source=kinds)
     bench.write("in/a.jsonl", events(0, 8))
-    with pytest.raises(LimitError, match="the batch is planned anew when .*, or\n`semel run"):
+    with pytest.raises(LimitError, match="Then clear the whole run, or repeat\n`semel run"):
         run(ledger, spec, "cli")
     if what == "file":
         bench.write("in/a.jsonl", [{"id": event["id"], "n": True} for event in events(0, 8)])

@@ -121,7 +121,7 @@ def test_files_that_count_are_never_removed(bench: Workbench, ledger: Ledger) ->
     hours_pass(ledger)
     done = collect(ledger, spec, quiet)
     assert done.replaced_removed == 0
-    assert "the replaced files of batch 1 were left" in done.damaged[0]
+    assert "cannot remove the replaced files of batch 1" in done.damaged[0]
     assert len(rows(spec)) == 70
 
 
@@ -218,7 +218,7 @@ def test_verdicts_that_are_gone_or_damaged(bench: Workbench, ledger: Ledger) -> 
         path.unlink()
         assert "cannot be read" in str(refusal(ledger, spec, 1))
         path.write_bytes(whole[:-1] + b"x")
-        assert "is not what its marker says" in str(refusal(ledger, spec, 1))
+        assert "differs from its marker" in str(refusal(ledger, spec, 1))
         path.write_bytes(whole)
     assert replay.look(ledger, spec, 1, "again").why is None
 
@@ -228,7 +228,7 @@ def test_decisions_of_another_batch(bench: Workbench, ledger: Ledger) -> None:
     spec = two_batches(bench, ledger)
     change = "UPDATE semel.attempt SET duplicates_batch = duplicates_batch + {}"
     sql(ledger, change.format("1, survivors = survivors - 1 WHERE batch_id = 1"))
-    assert "are 11 records, and it counted 12" in str(refusal(ledger, spec, 1))
+    assert "have 11 records, but the batch counted 12" in str(refusal(ledger, spec, 1))
     sql(ledger, change.format("0, survivors = survivors + 1, quarantined = 0 WHERE batch_id = 1"))
     batch, _ = replay.plan(ledger, spec, "again", 1)
     with pytest.raises(CorruptionError, match=r"name \(10, 0, 1, 0\) repeats"):

@@ -1,5 +1,6 @@
 """What the commands say of replayed batches: batches, show, audit, find, letters, made-by."""
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -54,13 +55,20 @@ def test_show_and_batches(bench: Workbench, ledger: Ledger, command: Any) -> Non
     replayed(ledger, spec, 1, "again")
     replayed(ledger, spec, 1, "once more")
     first, second, third = (command("show", str(number)) for number in (1, 3, 4))
-    assert "replaced_by: 3\n" in first and "replays" not in first and "generation" not in first
+    assert "replaced_by: 3\n" in first and "replays" not in first
+    assert "\ngeneration: " not in first
     assert "replays: 1\ngeneration: 2\nreplaced_by: 4\n" in second
     assert "replays: 1\ngeneration: 3\n" in third and "replaced_by" not in third
+    listed = re.findall(r"^replay: batch (\d+), generation (\d+), finalized \d{4}-", first, re.M)
+    assert listed == [("3", "2"), ("4", "3")] and "replay: " not in second
     assert "claim: '" in first and "claim of batch 1: '" in second
     assert "generation" not in command("show", "2")
     claims = [answer_in(command("show", n, "--json"))["claims"] for n in ("1", "3")]
     assert claims[0] == claims[1] != []
+    answer = answer_in(command("show", "1", "--json"))["replays"]
+    assert [(r["batch_id"], r["generation"], r["status"]) for r in answer] == [
+        (3, 2, "finalized"), (4, 3, "finalized"),
+    ]  # fmt: skip
     said = command("batches", spec.name)
     for words in ("(replays 1, generation 2; replaced by 4) again", "(replaced by 3) r1",
                   "(replays 1, generation 3) once more"):  # fmt: skip

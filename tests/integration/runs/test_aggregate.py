@@ -679,7 +679,7 @@ def test_windows_that_are_lost_are_noticed(
     assert broken(spec) == {"output"}
     with open_sink(spec) as sink, pytest.raises(TerminalError) as error:
         sink.describe(None)
-    table.run(re.search("passes over .*: (DROP VIEW .*)$", str(error.value))[1])
+    table.run(re.search("omits .*: (DROP VIEW .*)$", str(error.value))[1])
     bench.write("in/b.jsonl", clicks(40, 60))
     run(ledger, spec, "r2")
     assert merged(spec, table) == expected(clicks(0, 60))
@@ -694,7 +694,7 @@ def test_a_table_of_a_name_beside_the_view_is_left_alone(
     """Refused before anything is committed, with what to do."""
     table.run(f"CREATE TABLE {name} (x int)")
     bench.write("in/a.jsonl", clicks(0, 20))
-    with pytest.raises(TerminalError, match=f"{name}. is there, and is no table that semel made"):
+    with pytest.raises(TerminalError, match=f"{name}. exists, and semel did not create it"):
         run(ledger, counting(bench, sink=TABLE), "r1")
     [batch] = ledger.rows("look", "batches", name="counts", count=9)
     assert batch["status"] == "planned"

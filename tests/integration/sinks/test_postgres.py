@@ -67,7 +67,7 @@ def test_a_table_that_another_batch_makes_meanwhile(
     """
     spec = declared(bench)
     bench.write("in/a.jsonl", events(0, 5))
-    lacks, others = PostgresSink._lacks, iter([lambda: run(ledger, spec, "r1")])
+    lacks, others = PostgresSink._lacks_table, iter([lambda: run(ledger, spec, "r1")])
 
     def meanwhile(self: PostgresSink, connection: object, facts: object) -> bool:
         found = lacks(self, connection, facts)
@@ -75,7 +75,7 @@ def test_a_table_that_another_batch_makes_meanwhile(
             other()
         return found
 
-    monkeypatch.setattr(PostgresSink, "_lacks", meanwhile)
+    monkeypatch.setattr(PostgresSink, "_lacks_table", meanwhile)
     with open_sink(spec) as sink:
         assert sink.count_strays(()) == {}
         sink.examine(pa.schema({"id": pa.string(), "n": pa.int64()}))

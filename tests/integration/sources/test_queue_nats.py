@@ -203,7 +203,7 @@ def stream(bench: Workbench, ledger: Ledger, nats: Nats) -> Stream:
     return Stream(bench, ledger, nats)
 
 
-ANOTHER = "the queue is another one than at the last receive"
+ANOTHER = "the queue is not the one of the last receive"
 
 
 # Attacks Q4.
@@ -243,7 +243,7 @@ def test_a_pipeline_that_ran_before_keeps_its_ids(
     """
     stream.publish(0, 10)
     with monkeypatch.context() as patch:
-        patch.setattr(Segments, "_addressed", without_addresses)
+        patch.setattr(Segments, "_with_addresses", without_addresses)
         stream.read()
     backup = stream.nats.backup(stream.name)
     by_default(stream.nats, stream.name)
@@ -494,7 +494,7 @@ def test_check_reports_consumers_that_leave_messages_out(
     made(nats, stream, config)
     spec = spec_of(bench, nats, stream)
     said = open_source(spec).service(spec.dedup.horizon)
-    with spec.source.opened_queue() as queue:
+    with spec.source.open_queue() as queue:
         assert f"receive needs {queue.rights}" in said
     assert note.replace("S.", f"{stream}.") in said
     assert ("delivers these" in said) is case.startswith("subject")

@@ -40,7 +40,7 @@ from semel.repair.exact import exact
 from semel.repair.losses import accept_loss
 from semel.reports.gaps import GapReason, gaps
 from semel.runs.run import run_batch
-from semel.sources.queue.receive import batch_of
+from semel.sources.queue.receive import to_record_batch
 from semel.sources.queue.segment import OpenSegment
 from semel.sources.queue.spec import Until
 from semel.sources.queue.spool import Spool as OpenSpool
@@ -129,7 +129,7 @@ def test_a_time_of_publishing_that_no_calendar_has(spool: Spool, ledger: Ledger)
         pulled.ordering_keys.append(None)
         pulled.attempts.append(1)
         pulled.values.append(value)
-    spool.add([batch_of(pulled)])
+    spool.add([to_record_batch(pulled)])
     spec = declared(spool)
     run(ledger, spec, "r1")
     found = settled(spec)
@@ -276,7 +276,7 @@ def test_the_spool_of_another_machine(spool: Spool, ledger: Ledger) -> None:
     spool.lose()
     for add in (lambda: None, lambda: spool.add(in_groups(10, 20))):
         add()
-        with pytest.raises(SourceError, match="missing: no segment that was read is here"):
+        with pytest.raises(SourceError, match="missing: none of the segments that semel has read is here"):
             run(ledger, spec, "r2")
     assert run(ledger, declared(spool, source={"on_refused": "warn"}), "r2").plan.batch
     assert run(ledger, spec, "r3").plan.refusals == ()
@@ -293,7 +293,7 @@ def test_the_spool_of_another_machine_after_keep_spool(spool: Spool, ledger: Led
     run(ledger, spec, "r1")
     finalized(ledger, hours=200)
     spool.lose()
-    with pytest.raises(SourceError, match="missing: no segment that was read is here"):
+    with pytest.raises(SourceError, match="missing: none of the segments that semel has read is here"):
         run(ledger, spec, "r2")
     spool.restore()
     assert run(ledger, spec, "r3").plan.refusals == () and collected(ledger, spec) == 1
@@ -605,7 +605,7 @@ def test_a_damaged_segment_that_is_restored_is_read(spool: Spool, ledger: Ledger
     flip(path, -1)
     spec = declared(spool)
     for number in range(2):
-        with pytest.raises(SourceError, match="damaged.*restore it from a backup"):
+        with pytest.raises(SourceError, match="damaged.*Restore it from a backup"):
             run(ledger, spec, f"r{number}")
     path.write_bytes(whole)
     run(ledger, spec, "r2")
@@ -678,7 +678,7 @@ def test_what_a_plan_seals_is_told(spool: Spool, ledger: Ledger) -> None:
         with pytest.raises(SourceError, match="damaged"):
             plan(ledger, spec, "r1", log=said.append)
     assert said == [
-        "sealed 2 segments with 10 messages, which receivers left when they ended"
+        "recovered 2 segments with 10 messages from receivers that ended early"
     ]
 
 
@@ -699,7 +699,7 @@ def test_parts_that_a_plan_may_not_write(
         run_batch(ledger, spec, "r1", LocalEngine(), log=said.append)
         assert main(["gaps", spec.name]) == 0
     assert settled(spec).ids == ids(0, 5)
-    (told,) = [line for line in said if "not sealed" in line]
+    (told,) = [line for line in said if "may not write there" in line]
     assert told.startswith(f"refused: {dead.path}: ") and "Permission denied" in told
     assert str(dead.path) in capsys.readouterr().err
     folder.chmod(0o755)
@@ -727,7 +727,7 @@ def test_folders_that_a_plan_may_not_list(folder: str, spool: Spool, ledger: Led
     place.chmod(0o755)
     refused = [(r.name, r.reason) for r in answer.refusals]
     assert refused == ([] if folder == "open" else [(str(place), "unreadable")])
-    assert [line.partition(": not")[0] for line in said] == (
+    assert [line.partition(": this user may not")[0] for line in said] == (
         [f"refused: {place}"] if folder == "open" else []
     )
 
@@ -789,10 +789,10 @@ def test_a_receive_says_which_bound_ended_it(spool: Spool, nats: Nats) -> None:
     nats.publish(stream, values(0, 10))
     done = spec.source.receive(spec.name, Until(messages=4), quiet)
     assert (done.messages, done.ended_by, done.waiting) == (4, "until.messages", 6)
-    assert done.told().endswith("; until.messages ended it, and about 6 messages wait in the queue")
+    assert done.describe().endswith("; until.messages ended it, and about 6 messages wait in the queue")
     done = spec.source.receive(spec.name, Until(idle=timedelta(seconds=1)), quiet)
     assert (done.messages, done.ended_by, done.waiting) == (6, "until.idle", None)
-    assert "wait in the queue" not in done.told()
+    assert "wait in the queue" not in done.describe()
 
 
 def test_a_receive_needs_no_ledger(
@@ -857,7 +857,7 @@ WRONG = {
     "interval": ({"source": {"select": "interval"}}, "source.select: must be arrival"),
     "bucket": (
         {"record_id": ["event_id"], "record_time": "sent", "dedup": {"scope": "bucket"}},
-        "bucket does not go with record_time: sent",
+        "bucket does not work with record_time: sent",
     ),
     "no string": ({"source": {"message_id": "n"}}, "source.message_id: 'n' is bigint"),
     "twice": ({"source": {"ordering_key": "mid"}}, "is filled by two of message_id"),

@@ -288,3 +288,15 @@ def test_an_upload_beyond_the_delay(uploads: Uploads, ledger: Ledger, shell: She
     assert len(settled(spec).ids) == 3
     [batch] = sql(ledger, "SELECT batch_id FROM semel.batch")
     assert hour(0) in completeness.of_batch(ledger, spec, batch["batch_id"])
+
+
+@pytest.mark.parametrize(("rule", "delay", "noted"), [
+    ("mtime", "90 minutes", True), ("mtime", "0 seconds", False), ("%Y-%m-%d.jsonl", "90 minutes", False),
+])  # fmt: skip
+def test_validate_says_what_a_delay_must_cover(
+    bench: Workbench, shell: Shell, rule: str, delay: str, noted: bool
+) -> None:
+    """Only of `mtime`: a name says the time whenever its file is written."""
+    by_mtime(bench, delay=delay, interval_from=rule, lookback="2 hours")
+    note = "window.delay must cover the time from a record to the last write of its file"
+    assert (note in shell.runs("semel validate events")) == noted

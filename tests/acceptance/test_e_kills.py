@@ -6,12 +6,36 @@ import signal
 
 import psutil
 import pytest
+from test_b_airflow import attempts, output, staged_to_the_middle
 
 from fix_stack import Stack
+from fixtures.batches.workbench import events
 from fixtures.wait import wait_for
 from semel_local.stack import process
 
 RECOVERY_SECONDS = 120
+RECORDS = 1000
+
+
+@pytest.mark.rest
+def test_the_log_of_a_task_whose_spark_is_killed(stack: Stack) -> None:
+    """Its first error says that Spark was started again, its last line when Airflow tries again.
+    The next try makes the output exact.
+    """
+    stack.write("cut/a.jsonl", events(0, RECORDS))
+    run, _ = staged_to_the_middle(stack, "cut")
+    os.kill(stack.records()["spark"].main.pid, signal.SIGKILL)
+    stack.let_go("cut")
+    stack.airflow.succeeded("cut", run)
+    said = stack.airflow.log("cut", run, "stage", 1)
+    first = next(n for n, line in enumerate(said) if line.startswith("the Spark job failed: "))
+    assert "Spark was started again while it ran the job" in said[first], said
+    assert "next: nothing, Airflow tries this task again by itself (try 2 of 4)" in said[first:]
+    again = [line for line in said if line.startswith("Airflow tries this task again at ")]
+    assert len(again) == 1 and again[0].endswith(" UTC (try 2 of 4, retry_delay)"), said
+    assert attempts(stack, "cut", run) == [(1, "lost"), (2, "won")]
+    assert output("cut") == list(range(RECORDS))
+    wait_for(lambda: stack.call("status")[0] == 0, "Spark again", RECOVERY_SECONDS, 1)
 
 
 @pytest.mark.rest
