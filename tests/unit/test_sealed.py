@@ -11,9 +11,9 @@ import pytest
 
 from semel.model.batch import Claim
 from semel.sources import LedgerView, MatchResult, Partition, Window
-from semel.sources.sealed.claims import find, locate
+from semel.sources.sealed.claims import find_claims, locate_by_content
 from semel.sources.sealed.matching import NameMatch, Twin, judge, match, refusal
-from semel.sources.sealed.parts import PartListing, Looked, SealedPart
+from semel.sources.sealed.parts import PartListing, PartInspection, SealedPart
 
 DOCS = Path(__file__).parents[2] / "docs" / "files.md"
 
@@ -65,13 +65,13 @@ class Shelf:
         identity = self.moved.get(name, stamp)
         return SealedPart(name=name, identity=identity, fingerprint=stamp, length=10, when=self.when)
 
-    def look(self, part: SealedPart) -> Looked:
+    def inspect(self, part: SealedPart) -> PartInspection:
         if part.name in self.errors:
             raise self.errors[part.name]
         if not self.contents[part.name]:
-            return Looked(part=part, length=part.length, unfinished=True)
+            return PartInspection(part=part, length=part.length, unfinished=True)
         why = refusal(part, "schema", "") if part.name in self.misfits else None
-        return Looked(part=part, length=part.length, key=self.contents[part.name][0], rows=10, refused=why)
+        return PartInspection(part=part, length=part.length, key=self.contents[part.name][0], rows=10, refusal=why)
 
     def digest(self, part: SealedPart) -> str:
         if part.name in self.unread:
@@ -79,19 +79,19 @@ class Shelf:
         self.digested.append(part.name)
         return self.contents[part.name]
 
-    def removed(self, claim: Claim) -> None:  # noqa: ARG002
+    def removal_reason(self, claim: Claim) -> None:  # noqa: ARG002
         return None
 
     def discover(self) -> PartListing:
         return PartListing(items=[*map(self.part, self.contents)], refused=[], complete=True)
 
-    def below(self) -> list[SealedPart]:
+    def find_candidates(self) -> list[SealedPart]:
         return [*self.discover().items]
 
-    def is_put_away(self, known: Partition) -> bool:
+    def is_archived(self, known: Partition) -> bool:
         return known.name in self.put
 
-    def now(self, name: str) -> SealedPart:
+    def current_part(self, name: str) -> SealedPart:
         if name not in self.contents:
             raise FileNotFoundError(2, "No such file or directory", name)
         return self.part(name)
@@ -404,13 +404,13 @@ def test_each_part_is_hashed_once_however_many_claims_look_for_theirs() -> None:
         )
         for at in range(30)
     ]  # fmt: skip
-    assert [claim.name for claim in find(shelf, known, 1)] == [*shelf.contents]
+    assert [claim.name for claim in find_claims(shelf, known, 1)] == [*shelf.contents]
     assert len(shelf.digested) == 30
     shelf.digested.clear()
     for claim in known:
         shelf.read(claim.name, claim.evidence["content"])
         shelf.known[-1].evidence["bytes"] = 10
-    found = locate(shelf, shelf.discover().items, shelf.known)
+    found = locate_by_content(shelf, shelf.discover().items, shelf.known)
     assert [known.name for known in found] == [*shelf.contents] and len(shelf.digested) == 30
 
 

@@ -186,7 +186,7 @@ def _(scene: Scene) -> str:
     return "semel accept events in/2026-01-02.jsonl"
 
 
-@at("sources/sealed/matching.py:unrefused")
+@at("sources/sealed/matching.py:accept_unrefused")
 def _(scene: Scene) -> str:
     scene.table()
     run(scene.ledger, scene.bench.spec(source=PARQUET), "r1")
@@ -195,7 +195,7 @@ def _(scene: Scene) -> str:
     return "semel accept events in/b.parquet"
 
 
-@at("sources/sealed/matching.py:word")
+@at("sources/sealed/matching.py:accept_part")
 def _(scene: Scene) -> str:
     path = scene.table()
     run(scene.ledger, scene.bench.spec(source=PARQUET), "r1")

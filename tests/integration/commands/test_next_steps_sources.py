@@ -363,7 +363,7 @@ def test_a_segment_whose_disk_has_changed_a_byte(
     plan(ledger, spec, "cli")
     whole = path.read_bytes()
     path.write_bytes(whole[:600] + bytes([whole[600] ^ 1]) + whole[601:])
-    stamp = Segments.now(open_source(spec), path.name).fingerprint
+    stamp = Segments.current_part(open_source(spec), path.name).fingerprint
     now = "evidence || jsonb_build_object('stamp', CAST(:stamp AS text))"
     sql(ledger, f"UPDATE semel.claim SET evidence = {now}", stamp=stamp)
     step = shell.fails("semel run events")
@@ -440,7 +440,7 @@ def test_an_interval_whose_records_are_being_deleted(
         with failpoints.armed("plan.after_register", delete):
             if main(shlex.split(line)[1:]):
                 break
-    assert "cannot tell yet" in (told := shell.capsys.readouterr().err)
+    assert "cannot yet find the first offset" in (told := shell.capsys.readouterr().err)
     step = told.splitlines()[-1].removeprefix("next: ")
     wait_for(lambda: main(shlex.split(step)[1:]) == 0, "the broker", poll=0.1)
     assert in_output(spec) == ids(0, 20)

@@ -20,7 +20,7 @@ from semel.sources.files.evidence import unread_since
 from semel.sources.files.listing import ListedFile, file_time, inodes_below, list_files, listed_file
 from semel.sources.sealed import claims, parquet
 from semel.sources.sealed.matching import refusal
-from semel.sources.sealed.parts import PartListing, Looked, SealedPart
+from semel.sources.sealed.parts import PartListing, PartInspection, SealedPart
 from semel.sources.sealed.source import SealedSource
 from semel.storage import checksum_of
 
@@ -55,23 +55,24 @@ class ParquetFiles(SealedSource):
     ) -> datetime | None:
         return unread_since(self.context, item.name)
 
-    def look(self, part: SealedPart) -> Looked:
+    def inspect(self, part: SealedPart) -> PartInspection:
         with _open_part(part) as file:
 
             def at(start: int, length: int) -> bytes:
                 return os.pread(file.fileno(), length, start)
 
             try:
-                looked = parquet.looked(self.context, part, file, at)
+                looked = parquet.inspect_footer(self.context, part, file, at)
                 return self._without_end(part, file) if looked is None else looked
             except parquet.UnreadablePartError as why:
-                return Looked(part=part, length=part.length, refused=refusal(part, *why.args))
+                refused = refusal(part, *why.args)
+                return PartInspection(part=part, length=part.length, refusal=refused)
 
-    def _without_end(self, part: SealedPart, file: BinaryIO) -> Looked:
+    def _without_end(self, part: SealedPart, file: BinaryIO) -> PartInspection:
         closed_after = self.context.declared.closed_after
         age = time.time() - os.fstat(file.fileno()).st_mtime
         if closed_after is None or age < closed_after.total_seconds():
-            return Looked(part=part, length=part.length, unfinished=True)
+            return PartInspection(part=part, length=part.length, unfinished=True)
         what = "it lacks a Parquet footer, and has not changed for source.closed_after"
         raise parquet.UnreadablePartError("damaged", f"{what}; replace the file")
 
@@ -81,7 +82,7 @@ class ParquetFiles(SealedSource):
             _check_same(part, file)
         return content
 
-    def now(self, name: str) -> SealedPart:
+    def current_part(self, name: str) -> SealedPart:
         try:
             return _part_at(name)
         except FileNotFoundError:
@@ -90,14 +91,14 @@ class ParquetFiles(SealedSource):
                 raise
             return _part_at(str(moved))
 
-    def below(self) -> list[SealedPart]:
+    def find_candidates(self) -> list[SealedPart]:
         parts = []
         for _, path in inodes_below(self.context.declared.folder()):
             with suppress(OSError, UnicodeEncodeError):
                 parts.append(_part_at(path))
         return parts
 
-    def is_put_away(self, known: Partition) -> bool:
+    def is_archived(self, known: Partition) -> bool:
         moved = moving.moved_path(self.context, known.name)
         with suppress(OSError):
             return moved is not None and _part_at(str(moved)).identity == known.identity
@@ -111,7 +112,7 @@ class ParquetFiles(SealedSource):
     ) -> "Iterator[Block]":
         from semel.formats.parquet import blocks
 
-        part = claims.proven(self, split.claim, batch_id)
+        part = claims.prove_claim(self, split.claim, batch_id)
         digest.update(split.claim.evidence["content"].encode())
         with open_file(part.name) as file:
             yield from blocks(
@@ -132,7 +133,7 @@ class ParquetFiles(SealedSource):
         try:
             _check_same(part, file)
         except FileNotFoundError as error:
-            raise claims.changed(self, claim, batch_id) from error
+            raise claims.changed_error(self, claim, batch_id) from error
 
     def time_of(self, known: Partition) -> datetime | None:
         parts = known.identity.split(":")

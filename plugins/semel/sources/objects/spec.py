@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class ObjectsSourceSpec(FormattedSourceSpec):
-    """Objects below a prefix, each whole when it appears."""
+    """Objects below a prefix, each complete when it appears."""
 
     page: ClassVar[str] = "objects"
     part: ClassVar[str] = "object"
     complete: ClassVar[str] = "record"
     awaited: ClassVar[str] = "an object that can be read"
     passes_by: ClassVar[str] = (
-        "its key is before keys that were read, and with source.ordered: true no run goes back to "
-        "it. Declare ordered: false for one run, which reads it"
+        "its key sorts before keys that were read, so with source.ordered: true no run reads it. "
+        "Declare ordered: false for one run"
     )
-    expires: ClassVar[str] = "somebody, or a rule of the store, has deleted what was read"
+    expires: ClassVar[str] = "the objects that were read were deleted, perhaps by a lifecycle rule"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
     aside: ClassVar[tuple[str, ...]] = (*FormattedSourceSpec.aside, "connection", "ordered")
     begins_anywhere: ClassVar[bool] = False
@@ -59,44 +59,44 @@ class ObjectsSourceSpec(FormattedSourceSpec):
 
     @property
     def connections(self) -> tuple[str, ...]:
-        """The Airflow connection, where one is declared."""
+        """The Airflow connection, if one is declared."""
         return (self.connection,) if self.connection else ()
 
     @property
     def times(self) -> ObjectTimes:
-        """How an object's time is told."""
+        """The rule for the time of an object."""
         return ObjectTimes(rule=self.interval_from)
 
-    def opened_store(self) -> "Store":
-        """The store, which is not asked yet. TerminalError: as `Store`."""
+    def open_store(self) -> "Store":
+        """The store, before any request. Raises TerminalError as `Store` does."""
         from semel.clients.objects import Store
 
         return Store(self.url, self.connection)
 
     def describe(self) -> str:
-        """Where, and its format."""
+        """The source in words: its place and format."""
         where = reached(self.connection, None) if self.connection else "by the machine's role"
         return f"objects below `{self.url}` ({where}), {self.format}"
 
     def place(self) -> Location:
-        """The prefix, by whatever key."""
+        """The prefix as a location."""
         return location(StoreLocation.of(self.url), self.connection)
 
     def reads(self, place: Location) -> bool:
-        """Whether a sink's prefix is below its own one, where its keys may have the pattern; or holds
-        it.
+        """Whether this source may read the objects of a sink: one prefix contains the other, and
+        keys of a sink below may match the pattern.
         """
-        own = self.place()
-        if not own.holds(place):
-            return place.holds(own)
-        below = f"{place.name.removeprefix(own.name).strip('/')}/".lstrip("/")
+        prefix = self.place()
+        if not prefix.holds(place):
+            return place.holds(prefix)
+        below = f"{place.name.removeprefix(prefix.name).strip('/')}/".lstrip("/")
         if PRIVATE.search(below) and not PRIVATE.search(self.pattern):
             return False
         first = GLOB.split(self.pattern)[0]
         return below.startswith(first) or first.startswith(below)
 
     def datasets(self, claimed: Callable[[], Iterable[str]]) -> list[tuple[str, str]]:  # noqa: ARG002
-        """The prefix."""
+        """The dataset of the prefix."""
         return [StoreLocation.of(self.url).dataset]
 
     _url = field_validator("url", mode="before")(checked_url)

@@ -22,15 +22,15 @@ from semel.sources import (
     accept_command,
 )
 from semel.sources.sealed.matching import (
-    by_name,
-    new_word,
-    offer_of,
+    partitions_by_name,
+    accept_new_content,
+    make_offer,
     refusal,
-    show,
-    unreadable,
-    unrefused,
+    describe_partition,
+    unreadable_refusal,
+    accept_unrefused,
 )
-from semel.sources.sealed.parts import PartListing, Looked, Opens, PartOffer
+from semel.sources.sealed.parts import PartListing, PartInspection, PartAccess, PartOffer
 
 
 class UpstreamProgress(StrEnum):
@@ -104,7 +104,7 @@ class _State(NamedTuple):
     before anybody decides. `released`: silent readers.
     """
 
-    looked: Looked
+    looked: PartInspection
     newest: Partition | None
     does: BatchDecision
     known: Partition | None
@@ -123,7 +123,7 @@ def _progress(readers: list[_ClaimingBatch], silent: Collection[int]) -> Upstrea
 
 # Keeps CH1, CH2.
 def _state(
-    one: Looked, newest: Partition | None, claims: list[_ClaimingBatch], orphans: Collection[int]
+    one: PartInspection, newest: Partition | None, claims: list[_ClaimingBatch], orphans: Collection[int]
 ) -> _State:
     others = [reader for reader in claims if reader.content != one.key]
     replay = [r for r in claims if r.newest_replay and r.content == one.key]
@@ -148,12 +148,12 @@ def _state(
     )
 
 
-def match(source: Opens, shown: PartListing, known: LedgerView, window: Window) -> MatchResult:
+def match(source: PartAccess, shown: PartListing, known: LedgerView, window: Window) -> MatchResult:
     """As `Source.match`."""
     names = {part.name for part in shown.items}
     offers, begun, notes, over, replayed = [], [], [], [], []
     looked, refused = _looked(source, known)
-    refused += [one.refused for one in looked if not one.key]
+    refused += [one.refusal for one in looked if not one.key]
     refused += (missing := _missing(source, known, names) if names or shown.complete else [])
     held_back = missing and source.context.by_position
     states = _states(source, known, looked)
@@ -164,10 +164,10 @@ def match(source: Opens, shown: PartListing, known: LedgerView, window: Window) 
         elif held_back and old is None:
             continue
         elif state.does is BatchDecision.WAIT:
-            offers.append(offer_of(one, None, one.key))
+            offers.append(make_offer(one, None, one.key))
             notes.append(f"{one.part.name!r}: {state.holder} an output of it; plan waits for that")
-        elif one.refused and goes_on is None:
-            refused.append(one.refused)
+        elif one.refusal and goes_on is None:
+            refused.append(one.refusal)
         else:
             offers.append(whole(one, goes_on))
             over += [old] if old and old != goes_on and (old.seen or not old.closed) else []
@@ -197,13 +197,13 @@ def match(source: Opens, shown: PartListing, known: LedgerView, window: Window) 
 
 
 # Keeps CH4.
-def _missing(source: Opens, known: LedgerView, names: Collection[str]) -> list[Refusal]:
+def _missing(source: PartAccess, known: LedgerView, names: Collection[str]) -> list[Refusal]:
     """The refusals of batches that were read and whose markers are gone."""
     upstream, found = source.context.declared.pipeline, []
     for k in known.partitions:
         if k.name not in names and k.reached >= k.seen > 0 and _is_of(source, k):
             try:
-                source.now(k.name)  # A listing may lack a marker that is being replaced.
+                source.current_part(k.name)  # A listing may lack a marker that is being replaced.
             except FileNotFoundError:
                 detail = (
                     f"its marker is gone, and {k.reached} rows of it were read. If {upstream} "
@@ -215,27 +215,27 @@ def _missing(source: Opens, known: LedgerView, names: Collection[str]) -> list[R
     return found
 
 
-def _is_of(source: Opens, known: Partition) -> bool:
+def _is_of(source: PartAccess, known: Partition) -> bool:
     """Whether a partition is of the pipeline that is declared now."""
     return known.name.startswith(f"{source.context.declared.pipeline}/")
 
 
-def _looked(source: Opens, known: LedgerView) -> tuple[list[Looked], list[Refusal]]:
+def _looked(source: PartAccess, known: LedgerView) -> tuple[list[PartInspection], list[Refusal]]:
     """The batches that are not settled, opened; and those that cannot be."""
     looked, refused = [], []
     for part in known.unsettled:
         try:
-            looked.append(source.look(part))
+            looked.append(source.inspect(part))
         except FileNotFoundError:
             continue  # It is being replaced: the next plan sees the new one.
         except OSError as error:
-            refused.append(unreadable(part, error))
+            refused.append(unreadable_refusal(part, error))
     return looked, refused
 
 
-def _states(source: Opens, known: LedgerView, looked: list[Looked]) -> list[_State]:
+def _states(source: PartAccess, known: LedgerView, looked: list[PartInspection]) -> list[_State]:
     """The states of the names of some batches, except those that cannot be read."""
-    held, claims = by_name(known, (one.part for one in looked)), defaultdict(list)
+    held, claims = partitions_by_name(known, (one.part for one in looked)), defaultdict(list)
     asked = [
         one.part.name for one in looked
         if (was := held.get(one.part.name))
@@ -254,13 +254,13 @@ def _states(source: Opens, known: LedgerView, looked: list[Looked]) -> list[_Sta
     ]
 
 
-def whole(one: Looked, held: Partition | None) -> PartOffer:
+def whole(one: PartInspection, held: Partition | None) -> PartOffer:
     """A batch's rows, all of them."""
-    return offer_of(one, held, one.key, end=one.rows)
+    return make_offer(one, held, one.key, end=one.rows)
 
 
 def word(
-    source: Opens, known: LedgerView, name: str, *, same: bool, start: int, is_open: bool
+    source: PartAccess, known: LedgerView, name: str, *, same: bool, start: int, is_open: bool
 ) -> Acceptance | None:
     """As `Source.accept`."""
     looked, _ = _looked(source, known)
@@ -274,14 +274,14 @@ def word(
         )
     if state is None or state.does is not BatchDecision.REPLAYED:
         as_what = "a batch that was replayed"
-        return unrefused(pipeline, name, as_what, may_be=is_open and not same)
-    return new_word(
+        return accept_unrefused(pipeline, name, as_what, may_be=is_open and not same)
+    return accept_new_content(
         pipeline, name, "another output of that batch, and its rows have other numbers",
         state.newest, lambda: whole(state.looked, None), same=same, start=start,
     )  # fmt: skip
 
 
-def _replayed(source: Opens, known: LedgerView, states: list[_State]) -> Iterator[Refusal]:
+def _replayed(source: PartAccess, known: LedgerView, states: list[_State]) -> Iterator[Refusal]:
     """The refusals of batches that were replayed."""
     context = source.context
     read = [next(one for one in state.others if one.committed) for state in states]
@@ -310,6 +310,6 @@ def _replayed(source: Opens, known: LedgerView, states: list[_State]) -> Iterato
         yield refusal(
             part,
             BatchDecision.REPLAYED,
-            f"its output is not what was read as {show(source, one.part)}; it has "
+            f"its output is not what was read as {describe_partition(source, one.part)}; it has "
             f"{state.looked.rows} rows now. {what}; or {end}",
         )

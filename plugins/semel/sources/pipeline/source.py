@@ -31,7 +31,7 @@ from semel.sources.pipeline import matching
 from semel.sources.pipeline.published import Output, OutputFile, OutputFolders
 from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal
-from semel.sources.sealed.parts import PartListing, Looked, SealedPart, PartOffer
+from semel.sources.sealed.parts import PartListing, PartInspection, SealedPart, PartOffer
 from semel.sources.sealed.source import NamedSource
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class FinalizedBatches(NamedSource):
         for match in known:
             name = f"{self.context.declared.pipeline}/b{match[1]}"
             try:
-                found.append(self.now(name))
+                found.append(self.current_part(name))
             except OSError as error:
                 why = f"its marker cannot be looked at ({error.strerror}); restore it from a backup"
                 refused.append(Refusal(name=name, reason="unreadable", detail=why))
@@ -81,7 +81,7 @@ class FinalizedBatches(NamedSource):
             f"{pipeline}` makes one; else mount it, or correct source.path and source.archive",
         )
 
-    def now(self, name: str) -> SealedPart:
+    def current_part(self, name: str) -> SealedPart:
         found = os.stat(self.place.marker(name))
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file")
@@ -130,30 +130,30 @@ class FinalizedBatches(NamedSource):
         other = []
         for claim in found:
             try:
-                part = self.now(claim.name)
+                part = self.current_part(claim.name)
                 if part.fingerprint == claim.evidence.get("stamp"):
                     continue
-                looked = self.look(part)
+                looked = self.inspect(part)
             except OSError as error:
-                raise claims.unreadable(self, claim, batch_id, error) from error
-            if looked.refused:
-                raise RefusedError(looked.refused)
+                raise claims.unreadable_error(self, claim, batch_id, error) from error
+            if looked.refusal:
+                raise RefusedError(looked.refusal)
             if looked.key != claim.evidence.get("content"):
                 other.append((claim, matching.whole(looked, None)))
         return other
 
-    def look(self, part: SealedPart) -> Looked:
+    def inspect(self, part: SealedPart) -> PartInspection:
         try:
             output = self._output(part)
         except CorruptionError as error:
-            return Looked(part=part, length=0, refused=refusal(part, "damaged", str(error)))
+            return PartInspection(part=part, length=0, refusal=refusal(part, "damaged", str(error)))
         why = self._why_not(output)
-        return Looked(
+        return PartInspection(
             part=part,
             length=output.bytes,
             key=output.content,
             rows=output.rows,
-            refused=refusal(part, *why) if why else None,
+            refusal=refusal(part, *why) if why else None,
         )
 
     def _why_not(self, output: Output) -> tuple[str, str] | None:
@@ -224,9 +224,9 @@ class FinalizedBatches(NamedSource):
     def _claimed(self, claim: Claim, batch_id: int) -> Output:
         """The output of a claim. Errors as of `check`."""
         try:
-            return self._output(claims.proven(self, claim, batch_id))
+            return self._output(claims.prove_claim(self, claim, batch_id))
         except FileNotFoundError as error:
-            raise claims.changed(self, claim, batch_id) from error
+            raise claims.changed_error(self, claim, batch_id) from error
 
     def probe(self) -> tuple[str, ExecutorCheck]:
         shown = self.discover()
@@ -248,7 +248,7 @@ class FinalizedBatches(NamedSource):
         """
         path = self.place.marker(part.name)
         text = path.read_bytes()
-        if self.now(part.name).fingerprint != part.fingerprint:
+        if self.current_part(part.name).fingerprint != part.fingerprint:
             raise FileNotFoundError(part.name)
         return self.place.parse(path, text)
 

@@ -27,7 +27,7 @@ from semel.sources.reread import (
     columns_of,
     in_order,
 )
-from semel.sources.sealed.audit import ByContent
+from semel.sources.sealed.audit import FilesByContent
 
 _HEADER = struct.Struct("<4sIQQ")
 """Before each body: what it is, how many messages, how many bytes, a checksum."""
@@ -44,7 +44,7 @@ class _Spool(Auditor):
     """Finds claimed segments in the spools of all pipelines, and reads their messages."""
 
     def __init__(self, source: QueueSourceSpec) -> None:
-        self._root, self._files = source.folder(), ByContent()
+        self._root, self._files = source.folder(), FilesByContent()
 
     def read(
         self,

@@ -35,8 +35,8 @@ from semel.sources.queue.segment import read_foot, read_head, whole_messages
 from semel.sources.queue.spec import UNKNOWN
 from semel.sources.queue.spool import Spool
 from semel.sources.sealed import claims
-from semel.sources.sealed.matching import refusal, unreadable
-from semel.sources.sealed.parts import PartListing, Looked, SealedPart, PartOffer
+from semel.sources.sealed.matching import refusal, unreadable_refusal
+from semel.sources.sealed.parts import PartListing, PartInspection, SealedPart, PartOffer
 from semel.sources.sealed.source import SealedSource
 from semel.storage import checksum
 
@@ -95,7 +95,7 @@ class Segments(SealedSource):
         for name in names:
             try:
                 name.encode()
-                found.append(self.now(name))
+                found.append(self.current_part(name))
             except UnicodeEncodeError:
                 why = "its name is no UTF-8; give it another one, whatever it is"
                 refused.append(Refusal(name=ascii(name), reason="unreadable", detail=why))
@@ -103,7 +103,7 @@ class Segments(SealedSource):
                 if isinstance(error, FileNotFoundError) and not os.path.lexists(self.sealed / name):
                     continue  # Collect has removed it meanwhile.
                 part = SealedPart(name=name, identity="", fingerprint="", when=None)
-                refused.append(unreadable(part, error))
+                refused.append(unreadable_refusal(part, error))
         complete = len(refused) == len(recovered.damaged)
         return PartListing(items=found, refused=refused, complete=complete, notes=notes)
 
@@ -201,26 +201,27 @@ class Segments(SealedSource):
             "source.on_refused: warn until a run has read something of this one",
         )
 
-    def now(self, name: str) -> SealedPart:
+    def current_part(self, name: str) -> SealedPart:
         found = os.stat(self.sealed / name)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file; move it out of the spool")
         return _part(name, found)
 
-    def look(self, part: SealedPart) -> Looked:
+    def inspect(self, part: SealedPart) -> PartInspection:
         try:
             with self._steady(part) as path:
                 head, foot = read_head(path), read_foot(path)
         except CorruptionError as error:
             why = f"{error}. {_ONLY_COPY}"
-            return Looked(part=part, length=part.length, refused=refusal(part, "damaged", why))
+            damaged = refusal(part, "damaged", why)
+            return PartInspection(part=part, length=part.length, refusal=damaged)
         refused = None
         if head.pipeline != self.context.name:
             place = Spool(self.spool.path.parent / head.pipeline).sealed
             why = f"its messages were received for pipeline {head.pipeline!r}; move it to {place}"
             refused = refusal(part, "foreign", why)
-        return Looked(
-            part=part, length=part.length, key=foot.digest, rows=foot.messages, refused=refused,
+        return PartInspection(
+            part=part, length=part.length, key=foot.digest, rows=foot.messages, refusal=refused,
             evidence={"address": head.address},
         )  # fmt: skip
 
@@ -245,14 +246,14 @@ class Segments(SealedSource):
     # Keeps Q3.
     def evidence(self, offer: PartOffer, end: int) -> Evidence:
         """As in `Source`; a segment is claimed only if its bytes are those that its foot counts."""
-        if not offer.refused:
+        if not offer.refusal:
             try:
                 with self._steady(offer.part) as path:
                     whole, content = _read_whole(path)
             except FileNotFoundError:
                 raise
             except OSError as error:
-                raise RefusedError(unreadable(offer.part, error)) from error
+                raise RefusedError(unreadable_refusal(offer.part, error)) from error
             except CorruptionError:
                 whole = False
             if not whole:
@@ -266,7 +267,7 @@ class Segments(SealedSource):
             return checksum(path)
 
     # Keeps Q5.
-    def removed(self, claim: Claim) -> str | None:
+    def removal_reason(self, claim: Claim) -> str | None:
         gone = self.spool.was_removed(claim.evidence["content"])
         return "collect has removed it, as source.keep_spool was over" if gone else None
 
@@ -277,7 +278,7 @@ class Segments(SealedSource):
         it was written to.
         """
         for at_end in (False, True):
-            if self.now(part.name).fingerprint != part.fingerprint:
+            if self.current_part(part.name).fingerprint != part.fingerprint:
                 raise FileNotFoundError(part.name)
             if not at_end:
                 yield self.sealed / part.name
@@ -287,7 +288,7 @@ class Segments(SealedSource):
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
     ) -> "Iterator[Block]":
         claim = split.claim
-        part = claims.proven(self, claim, batch_id)
+        part = claims.prove_claim(self, claim, batch_id)
         digest.update(claim.evidence["content"].encode())
         address = claim.evidence.get("address")
         try:
@@ -296,7 +297,7 @@ class Segments(SealedSource):
                     self.context, path, split.start, split.end, address, selection
                 )
         except FileNotFoundError as error:
-            raise claims.changed(self, claim, batch_id) from error
+            raise claims.changed_error(self, claim, batch_id) from error
         except CorruptionError as error:
             raise SourceError(f"{claim.name!r}: {error}. {_ONLY_COPY}", next=AGAIN) from error
 
@@ -310,7 +311,7 @@ class Segments(SealedSource):
     def archive_part(self, known: Partition) -> bool:
         """Remove a segment. It is finalized, and stayed for source.keep_spool."""
         try:
-            if self.now(known.name).fingerprint != known.fingerprint:
+            if self.current_part(known.name).fingerprint != known.fingerprint:
                 return False
             self.spool.remove(known.name, known.evidence["content"])
         except FileNotFoundError:
