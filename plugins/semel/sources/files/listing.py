@@ -219,7 +219,7 @@ def _time(declared: Any, path: str, mtime_ns: int) -> datetime | Refusal | None:
     except (ValueError, OverflowError, OSError):
         why = f"its name does not follow {rule!r}"
         if rule == "mtime":
-            why = f"its mtime, {mtime_ns // 10**9} s after 1970, is outside the years 1 to 9999"
+            why = f"its mtime is {mtime_ns // 10**9} s after 1970, outside the years 1 to 9999"
         return make_refusal(path, "interval", f"{why}, so it has no interval")
 
 
