@@ -72,7 +72,7 @@ def test_a_full_disk_gives_up_no_message(
                 patch.setattr(os, "statvfs", lambda _: left)  # noqa: B023
             with (
                 file_size_max({"no file": 0, "no byte": 200}.get(fault, 1 << 30)),
-                pytest.raises(UnavailableError, match="Make room, or mend the disk"),
+                pytest.raises(UnavailableError, match="Free some space, or repair the disk"),
             ):
                 line.receive(asked)
         assert len(asked.held) == len(asked.handed_back) <= 2 * (fault == "no byte")

@@ -95,8 +95,8 @@ HEADERS = [
     (b"\r\nid,n\r\n1,2\r\n", "first line is empty"),
     (BOM + b"\nid,n\n1,2\n", "first line is empty"),
     (b" \nid,n\n1,2\n", "first line is empty"),
-    (b'"id,n\n1,2\n', "cannot be read"),
-    (b'"id"x,n\n1,2\n', "cannot be read"),
+    (b'"id,n\n1,2\n', "header is unreadable"),
+    (b'"id"x,n\n1,2\n', "header is unreadable"),
     (b"id;n\n1;2\n", "does not name"),
 ]
 """(text, bytes of its header, or why it is refused)"""

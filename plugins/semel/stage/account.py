@@ -37,7 +37,7 @@ def sum_up(job: StageJob, outcome: Outcome) -> tuple[list[StagedFile], Counts]:
         raise CorruptionError(
             f"batch {job.batch_id}, attempt {job.fence}: semel has a bug: it wrote rows for "
             f"{stand_for} of {counts.survivors} new records. Nothing was committed. Please report "
-            f"it with the output of `semel show {job.batch_id} --json`"
+            "it with this task's log"
         )
     return staged, replace(counts, rows_written=written)
 

@@ -145,7 +145,7 @@ TOPICS: dict[str, tuple[Harm, Mend, str]] = {
     ),
     "it forgets": (
         lambda o: o.make(control={}).allowed(), TopicOutput.type_in,
-        "would forget which batches have landed",
+        "would lose the notes about landed batches",
     ),
     "no right to make": (
         lambda o: o.allowed().sink.update(create=True), lambda o, _: o.allow("topic", "CREATE"),
@@ -213,7 +213,7 @@ def test_a_partition_that_too_few_brokers_have() -> None:
     target = KafkaTarget(cluster=Cluster(servers="broker:9092"), topic="rows")
     check(partition(3, 2), partition(1, 1))
     with pytest.raises(UnavailableError, match=r"partition 4 of rows is in sync on 1 of the 2 .*"
-                       r"start its brokers \(1, 2, 3\)"):  # fmt: skip
+                       r"Start its brokers \(1, 2, 3\)"):  # fmt: skip
         check(partition(3, 3), partition(3, 1))
     with pytest.raises(UnavailableError, match="partition 4 of rows has no leader"):
         check(partition(1, 0, leader=None))

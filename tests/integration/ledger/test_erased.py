@@ -221,7 +221,7 @@ def test_a_replay_brings_nothing_back(output: Output, shell: Shell) -> None:
     """Of a batch with a word, a replay is refused before any work; so is compare."""
     output.delete("n IN (21, 22)")
     shell.runs("semel accept events --erased 2 --rows 2 --why x")
-    with pytest.raises(TerminalError, match="erased data of batch 2"):
+    with pytest.raises(TerminalError, match="data of batch 2 were erased"):
         replay.plan(output.ledger, output.spec, "again", 2)
     assert shell.fails("semel compare events --batches 1..3") == "semel show 2"
     shell.runs("semel replay events --batches 3")
@@ -243,7 +243,7 @@ def test_dead_letters_and_source(bench: Workbench, ledger: Ledger, shell: Shell)
     shell.runs("semel accept events --erased 2 --rows 1 --why x")
     verdict = audit(spec)
     assert verdict.ok and any("cannot be proven" in note for note in verdict.notes)
-    with pytest.raises(TerminalError, match="erased data of batch 2"):
+    with pytest.raises(TerminalError, match="data of batch 2 were erased"):
         requarantine.plan(ledger, spec, "again", 2)
     assert "of a person" not in shell.runs("semel letters events")
     assert dataset(spec.sink_path()).count_rows() == 12

@@ -164,7 +164,7 @@ def test_a_survivor_that_the_table_does_not_take_now(
 ) -> None:
     """A CHECK that came since: the attempt stops before its commit, and names row and remedy."""
     table.run("ALTER TABLE events ADD CONSTRAINT no_7 CHECK (n <> 7) NOT VALID")
-    said = r"line 8 \(byte 392\): sink_refuses .*no_7.*The sink does not take it; change the table"
+    said = r"line 8 \(byte 392\): sink_refuses .*no_7.*The sink rejects it. Change the table"
     with pytest.raises(TerminalError, match=said):
         replayed(ledger, spec, 1, "again")
     assert made_by(table) == [FIRST, SECOND]
@@ -183,7 +183,7 @@ def test_who_reads_by_a_marker_is_told(ledger: Ledger, spec: Spec) -> None:
         finalize(ledger, spec, number)
     sink = open_sink(spec)
     assert markers_of(spec)[0].made_by == 1
-    with pytest.raises(RetryableError, match="rows of batch 3 in the place of those of batch 1"):
+    with pytest.raises(RetryableError, match="rows of batch 3 instead of batch 1"):
         audit(spec)
     finalize(ledger, spec, number)
     with pytest.raises(RetryableError, match="run this again"):

@@ -643,7 +643,7 @@ def test_another_comment_on_the_view(bench: Workbench, ledger: Ledger, table: Wa
     table.run("DROP VIEW events")
     table.run("CREATE VIEW events AS SELECT 1 AS x")
     bench.write("in/9.jsonl", clicks(60, 80))
-    with pytest.raises(TerminalError, match="no view that semel made"):
+    with pytest.raises(TerminalError, match="semel did not create it"):
         run(ledger, spec, "r9")
 
 

@@ -185,7 +185,7 @@ def test_nobody_changes_a_column_meanwhile(
     sink = warehouse.sink(mode="upsert", key=("id",))
     won = warehouse.won(flights([1, 2]))
     warehouse.finalize(warehouse.won(flights([9]), batch_id=9), sink)
-    begin = sink._begin
+    begin = sink._begin_landing
 
     def begun(*given: object) -> object:
         facts = begin(*given)
@@ -193,6 +193,6 @@ def test_nobody_changes_a_column_meanwhile(
             warehouse.run("SET lock_timeout = '100ms'; ALTER TABLE flights ALTER id TYPE float8")
         return facts
 
-    monkeypatch.setattr(sink, "_begin", begun)
+    monkeypatch.setattr(sink, "_begin_landing", begun)
     sink.publish(won, won.files)
     assert warehouse.run("SELECT id FROM flights ORDER BY id") == [(1,), (2,), (9,)]

@@ -68,7 +68,7 @@ def test_a_read_only_sink_stops_the_batch(shared: Workbench, ledger: Ledger) -> 
         shared.write("in/b.jsonl", events(5, 10))
         staging = layout.of(spec) / "staging"
         staging.chmod(0o555)
-        with pytest.raises(RetryableError, match=f"attempt 1: .*system below {staging.parent}"):
+        with pytest.raises(RetryableError, match=f"attempt 1: .*system at {staging.parent}"):
             run(ledger, spec, "r2")
         staging.chmod(0o755)
         assert run(ledger, spec, "r2").committed.fence == 2

@@ -48,7 +48,7 @@ class ObjectsSourceSpec(FormattedSourceSpec):
     begins with _ or . are passed over if it has none, and objects of no bytes."""
     format: Literal[tuple(SOURCES)]  # type: ignore[valid-type]
     """jsonl: one JSON object a line. csv: a header, then one record a line. parquet. Keys that end
-    in .gz and .zst are unpacked, but for Parquet."""
+    in .gz and .zst are unpacked, except Parquet."""
     interval_from: Text | None = None
     """Where an object's time is read: a strptime pattern of its key ("%Y/%m/%d.jsonl"), or of how
     that begins, where it ends with a slash ("dt=%Y-%m-%d/"), or "mtime". With a slash, only the
