@@ -45,11 +45,11 @@ def once_looked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]
     def arm(done: Callable[[], None]) -> None:
         def looks(*words: object) -> object:
             found = look(*words)
-            monkeypatch.setattr(losses, "look", look)
+            monkeypatch.setattr(losses, "take_survey", look)
             done()
             return found
 
-        monkeypatch.setattr(losses, "look", looks)
+        monkeypatch.setattr(losses, "take_survey", looks)
 
     return arm
 

@@ -284,7 +284,7 @@ def test_rows_that_are_erased_before_the_marker_is_there(output: Output, shell: 
     shell.fails(accept)
     with pytest.raises(CorruptionError, match="RESTORE a version that has them") as raised:
         finalize(output.ledger, output.spec, batch)
-    assert "once the batch is finalized" in str(raised.value)
+    assert "wait until the batch is finalized" in str(raised.value)
     table.update_incremental()
     table.restore(version)
     finalize(output.ledger, output.spec, batch)

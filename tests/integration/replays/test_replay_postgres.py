@@ -186,7 +186,7 @@ def test_who_reads_by_a_marker_is_told(ledger: Ledger, spec: Spec) -> None:
     with pytest.raises(RetryableError, match="rows of batch 3 instead of batch 1"):
         audit(spec)
     finalize(ledger, spec, number)
-    with pytest.raises(RetryableError, match="run this again"):
+    with pytest.raises(RetryableError, match="Run this again"):
         list(sink.rows(before))
     assert sum(t.num_rows for t in sink.rows(markers_of(spec)[0])) == 60
     assert sum(t.num_rows for t in sink.rows(markers_of(spec)[1])) == 10

@@ -460,7 +460,7 @@ def test_rows_that_stand_for_too_few(
     whole = combine.lifted
     monkeypatch.setattr(combine, "lifted", lambda spec, rows: whole(spec, rows).slice(1))
     bench.write("in/a.jsonl", clicks(0, 50))
-    with pytest.raises(CorruptionError, match="of 49; this is a defect"):
+    with pytest.raises(CorruptionError, match="rows for 49 of 50 new records"):
         run(ledger, counting(bench), "r1")
 
 
