@@ -17,7 +17,7 @@ RECOVERY_SECONDS = 120
 RECORDS = 1000
 
 
-@pytest.mark.rest
+@pytest.mark.proof
 def test_the_log_of_a_task_whose_spark_is_killed(stack: Stack) -> None:
     """Its first error says that Spark was started again, its last line when Airflow tries again.
     The next try makes the output exact.

@@ -409,7 +409,7 @@ def test_rows_that_somebody_removed(ledger: Ledger, spec: Spec, table: Warehouse
     """Who reads a batch by its marker is told; append: the command of the message mends it."""
     table.run("DELETE FROM events WHERE id IN ('e000032', 'e000033')")
     [*_, last] = markers_of(spec)
-    with pytest.raises(TerminalError, match="has 8 rows of batch 3, and 10 were put in") as told:
+    with pytest.raises(TerminalError, match="has 8 rows of batch 3, and semel published 10") as told:
         list(open_sink(spec).rows(last))
     verdict = audit(spec)
     assert not verdict.ok and verdict.to_replay == (((3, 3),) if is_append(spec) else ())

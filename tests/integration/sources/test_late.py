@@ -125,7 +125,7 @@ def test_late_records_are_taken_on_request(days: Days) -> None:
     days.declare(limits={"late_ratio_max": 0.5})
     days.read(of_days(0, 10, 30))
     days.expire()
-    with pytest.raises(LimitError, match=r"`dedup.late: accept` takes them"):
+    with pytest.raises(LimitError, match=r"`dedup.late: accept` to take them"):
         days.read(of_days(20, 32, 30))
     days.declare(limits={"late_ratio_max": 0.5}, dedup={"late": "accept"})
     assert days.again().survivors == 12
