@@ -523,7 +523,7 @@ def test_columns_of_transforms_are_checked(
         "SELECT id, n, at FROM records": "'user' is not a column",
         "SELECT id, user, n FROM records": "'at' is no column of times",
         "SELECT id, user, CAST(n AS double) AS n, at FROM records": "sum.n. of a double",
-        "SELECT id, user, n, CAST(NULL AS timestamp) AS at FROM records": "of no window",
+        "SELECT id, user, n, CAST(NULL AS timestamp) AS at FROM records": "belong to no window",
     }.items():
         made.write_text(text)
         with pytest.raises(TerminalError, match=why):
@@ -626,7 +626,7 @@ def test_a_table_of_the_views_name_is_left_alone(
     """Refused before any work, with what to do."""
     table.run("CREATE TABLE events (x int)")
     bench.write("in/a.jsonl", clicks(0, 20))
-    with pytest.raises(TerminalError, match="give sink.table another name"):
+    with pytest.raises(TerminalError, match="Give sink.table another name"):
         run(ledger, counting(bench, sink=TABLE), "r1")
     assert table.run("SELECT count(*) FROM events") == [(0,)]
 
@@ -789,7 +789,7 @@ def test_a_json_column_is_no_place_for_keys(
     alter = 'ALTER TABLE events_parts ALTER COLUMN "user" TYPE'
     table.run(f'DROP VIEW events; {alter} jsonb USING to_jsonb("user")')
     bench.write("in/b.jsonl", clicks(10, 40))
-    with pytest.raises(TerminalError, match="is jsonb, .*what fits: text, character") as refused:
+    with pytest.raises(TerminalError, match="is jsonb, .*these fit: text, character") as refused:
         run(ledger, spec, "r2")
     table.run(f"CREATE VIEW events AS SELECT {', '.join(COLUMNS)} FROM events_parts")
     table.run(re.search(r"DROP VIEW IF .*$", str(refused.value))[0])
