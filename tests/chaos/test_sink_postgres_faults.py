@@ -24,7 +24,7 @@ from fixtures.postgres.wire import Wire
 from fixtures.wait import wait_for
 from semel import failpoints, limits
 from semel.errors import OutcomeUnknownError, RetryableError, TerminalError, UnavailableError
-from semel.sinks import Presence, CommittedBatch
+from semel.sinks import CommittedBatch, Presence
 from semel.sinks.postgres import encode, link
 from semel.sinks.postgres.sink import PostgresSink
 from semel.sinks.postgres.target import PostgresTarget

@@ -353,3 +353,14 @@ def test_what_is_imported_is_there() -> None:
                 if alias.name not in there and f"{node.module}.{alias.name}" not in modules
             ]
     assert not complaints, told(complaints)
+
+
+def test_a_class_name_stands_once() -> None:
+    """A reader who meets a class in a message or a trace knows which one it is."""
+    places: dict[str, list[str]] = {}
+    for path in PACKAGE:
+        for node in ast.walk(tree.parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{tree.shown(path)}:{node.lineno}")
+    complaints = [f"{name}: {', '.join(at)}" for name, at in places.items() if len(at) > 1]
+    assert not complaints, told(complaints)

@@ -2,19 +2,18 @@
 
 import ast
 import textwrap
-from pathlib import Path
 
 import tree
 
+MODULES = {tree.module_of(path): path for path in tree.python_files("plugins/semel")}
 REMOVALS = tree.ROOT / "tests" / "controls" / "removals.py"
 
 
 def _source_of(target: str) -> str | None:
     """The text of `<module>:<name>` of the library, as inspect gives it; None: there is no such name."""
     module, _, path = target.partition(":")
-    base = tree.PACKAGE / Path(*module.split("."))
-    file = base.with_suffix(".py") if base.with_suffix(".py").is_file() else base / "__init__.py"
-    if not file.is_file():
+    file = MODULES.get(f"semel.{module}")
+    if file is None:
         return None
     node: ast.AST = tree.parsed(file)
     for part in path.split("."):

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from fixtures.files.honest import SCHEMA, HonestSink
 from semel import limits
 from semel.archive.marker import markers
-from semel.audit import Obligation, Offender, AuditVerdict, audit
-from semel.audit.exact import Rules, LineKind, json_judge
+from semel.audit import AuditVerdict, Obligation, Offender, audit
+from semel.audit.exact import LineKind, Rules, json_judge
 from semel.errors import CorruptionError
 from semel.model.batch import Counts
 

@@ -14,7 +14,7 @@ from fixtures.files.claims import claim_of
 from fixtures.files.honest import HonestSink, spec_of
 from fixtures.files.records import blocks_of
 from semel.audit import audit, fast
-from semel.audit.exact import Rules, LineKind, csv_judge, json_judge
+from semel.audit.exact import LineKind, Rules, csv_judge, json_judge
 from semel.audit.source_reader import SourceReader
 from semel.clients.duck import DuckEngine
 from semel.declare.ddl import ColumnType, parse

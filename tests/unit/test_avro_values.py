@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from fixtures.files.records import read_whole
 from fixtures.kafka.registry import record
-from semel.audit.exact import Rules, LineKind, json_judge
+from semel.audit.exact import LineKind, Rules, json_judge
 from semel.declare.ddl import parse
 from semel.formats.avro import SchemaError, decoder
 from semel.formats.jsonl import JsonLines

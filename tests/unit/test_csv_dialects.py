@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.files.records import read_whole
-from semel.audit.exact import Rules, LineKind, csv_judge
+from semel.audit.exact import LineKind, Rules, csv_judge
 from semel.declare.ddl import parse
 from semel.formats.csv import CsvFormat, read_header
 from semel.sources.files.audit import _bounds, _header_end

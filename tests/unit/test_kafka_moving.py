@@ -18,7 +18,7 @@ from semel.sinks.kafka.ends import topic_ends
 from semel.sources.kafka import topics
 from semel.sources.kafka.audit.topics import TopicAuditor
 from semel.sources.kafka.edges import find_edges
-from semel.sources.kafka.matching import TopicDecision, LedgerMatch, judge
+from semel.sources.kafka.matching import LedgerMatch, TopicDecision, judge
 from semel.sources.kafka.topics import Extent, FoundPartition
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fixtures.files.records import read_whole
 from semel.formats.csv import CsvFormat
 from semel.formats.jsonl import JsonLines
-from semel.formats.lines import BadRecords, RecordLines, Parser
+from semel.formats.lines import BadRecords, Parser, RecordLines
 from tiers import examples
 
 SCHEMA = pa.schema(

@@ -14,7 +14,7 @@ from semel.ledger import Ledger, rows
 from semel.model.batch import Pipeline
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
-from semel.sinks import NotesQuery, Notes, RemoteSink, Sink, held
+from semel.sinks import Notes, NotesQuery, RemoteSink, Sink, held
 from semel.sinks.held import Differences, KnownBatch, MarkerVerdict
 
 NOTES_HELD = 200

@@ -34,7 +34,7 @@ from semel.audit import fast, files, generations, windows
 from semel.audit.generations import Generations
 from semel.audit.reading import Reading, claims_of
 from semel.audit.source_reader import Kept, Letters, letters_table
-from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, Obligation, Findings, Offender, AuditVerdict
+from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, AuditVerdict, Findings, Obligation, Offender
 from semel.clients.duck import DuckEngine, zoneless
 from semel.declare.parts import RepeatScope
 from semel.declare.wording import count, those
@@ -48,8 +48,8 @@ from semel.model.windows import zones_version
 from semel.pipeline.opening import open_sink, open_sinks
 from semel.pipeline.spec import Spec
 from semel.sinks import (
-    MiscountError,
     BatchNote,
+    MiscountError,
     Notes,
     OutputLostError,
     Sink,

@@ -24,7 +24,7 @@ from semel.errors import CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.model.reasons import Reason
 from semel.pipeline.spec import Spec
-from semel.sources.reread import Auditor, RecordsLostError, ClaimedRecords, auditor
+from semel.sources.reread import Auditor, ClaimedRecords, RecordsLostError, auditor
 from semel.sources.spec import SourceSpec
 
 _Places = dict[int, np.ndarray] | None

@@ -10,7 +10,7 @@ from semel.cli import options
 from semel.declare.wording import FILES_NAMED_MAX
 
 if TYPE_CHECKING:
-    from semel.reports.completeness import WindowReport, WindowProgress
+    from semel.reports.completeness import WindowProgress, WindowReport
 
 
 def windows(

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from semel.clients.connection import (
-    Fields,
     ConnectionSettingsError,
+    Fields,
     parsed,
     require_kind,
     text_of,

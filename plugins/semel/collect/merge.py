@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from semel import failpoints
 from semel.catalog import bloom, sortedids
-from semel.catalog.payload import IdEncoder, FilterCache, Index, read_ids, write_pieces
+from semel.catalog.payload import FilterCache, IdEncoder, Index, read_ids, write_pieces
 from semel.catalog.runs import IdRun, span_seconds
 from semel.errors import RetryableError
 from semel.ledger import Ledger, pipelines, row, rows

@@ -25,7 +25,7 @@ import pyarrow as pa
 from semel.archive import layout
 from semel.clients.duck import DuckEngine
 from semel.compare import causes
-from semel.compare.answer import Cause, Comparison, Difference, Position, BatchRange, Side
+from semel.compare.answer import BatchRange, Cause, Comparison, Difference, Position, Side
 from semel.compare.known import find_known
 from semel.compare.outputs import Output, Outputs, Row
 from semel.compare.path import batch_path, scratch_folder

@@ -22,7 +22,7 @@ from semel.formats import words
 from semel.formats.blocks import line_ends
 from semel.formats.columns import as_read
 from semel.formats.jsonfaults import RecordFaults, no_object
-from semel.formats.jsontext import VALUE, Judge, Keys, JsonTexts, map_column
+from semel.formats.jsontext import VALUE, JsonTexts, Judge, Keys, map_column
 from semel.formats.lines import BadRecords, Fault, RecordLines
 from semel.formats.records import OFFSET, judge_lines
 from semel.formats.words import RECORD_SHOWN_BYTES

@@ -24,7 +24,7 @@ import xxhash
 from semel import limits
 from semel.formats.blocks import Oversized, RecordPiece, record_pieces
 from semel.formats.columns import convert
-from semel.formats.lines import BadRecords, Fault, Finder, Format, RecordLines, Parser
+from semel.formats.lines import BadRecords, Fault, Finder, Format, Parser, RecordLines
 from semel.formats.rows import Rows
 from semel.formats.selection import NONE, Selection, among
 from semel.model.batch import Ignored

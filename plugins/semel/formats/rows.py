@@ -22,7 +22,7 @@ _NOT_A_TIME = -(2**63)
 
 
 class Rows:
-    """The records of a block, in place of `Lines`. Without columns they cannot be read."""
+    """The records of a block, in place of `RecordLines`. Without columns they cannot be read."""
 
     def __init__(
         self,

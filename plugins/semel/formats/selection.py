@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from semel import limits
-from semel.formats.lines import RecordLines, Parser
+from semel.formats.lines import Parser, RecordLines
 
 NONE = np.zeros(0, np.int64)
 """No offsets."""

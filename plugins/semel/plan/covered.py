@@ -18,7 +18,7 @@ from semel.ledger import change, row
 from semel.model.times import TimeSet
 from semel.plan.cut import BatchDraft
 from semel.plan.survey import GROWING, Request, Survey
-from semel.sources import SourceItem, Refusal, in_window
+from semel.sources import Refusal, SourceItem, in_window
 
 
 # Keeps P10, W2.

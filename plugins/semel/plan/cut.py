@@ -9,11 +9,11 @@ from semel.plan.survey import Request, Survey
 from semel.sources import (
     Offer,
     Partition,
-    TakenRange,
     Refusal,
     RefusedError,
-    partition_after,
+    TakenRange,
     in_window,
+    partition_after,
     start_evidence,
     unclaimed_ranges,
 )

@@ -18,14 +18,14 @@ import sqlalchemy as sa
 from semel.errors import StateError
 from semel.ledger import Ledger, Row, change, row, rows
 from semel.sources import (
-    LostRange,
     LedgerView,
+    LostRange,
     Offer,
     Partition,
-    TakenRange,
     Refusal,
     SourceListing,
     Spans,
+    TakenRange,
 )
 
 _LOOK_BYTES = 16

@@ -22,14 +22,14 @@ from semel.pipeline.spec import Spec
 from semel.plan import partitions
 from semel.plan.partitions import LedgerState, PlanInputs
 from semel.sources import (
-    SourceItem,
     LostRange,
     MatchResult,
     Offer,
     Partition,
     Refusal,
-    SourceListing,
     Source,
+    SourceItem,
+    SourceListing,
     Spans,
     Window,
     in_window,

@@ -27,12 +27,12 @@ from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
 from semel.plan import partitions
 from semel.sources import (
+    Acceptance,
     Evidence,
     Refusal,
-    SourceListing,
     Source,
+    SourceListing,
     Spans,
-    Acceptance,
     bare_accept_command,
     partition_after,
     start_evidence,

@@ -23,7 +23,7 @@ from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.model.batch import BatchStatus, Counts, Pipeline
 from semel.pipeline.spec import Spec
 from semel.reports import completeness, intervals
-from semel.reports.progress import CellFacts, SourceCell, Sight, CellState, judge
+from semel.reports.progress import CellFacts, CellState, Sight, SourceCell, judge
 
 DAYS_BATCHES_MAX = 10_000
 """Batches that are counted up for one answer at most."""

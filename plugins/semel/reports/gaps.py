@@ -14,9 +14,9 @@ from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 from semel.plan.survey import Request, take_survey, steadily
 from semel.sources import (
-    SourceItem,
     Offer,
     Refusal,
+    SourceItem,
     SourceListing,
     Spans,
     nothing_known,

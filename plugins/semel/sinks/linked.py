@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from semel.model.manifest import ManifestFile
-from semel.sinks import Presence, CommittedBatch
+from semel.sinks import CommittedBatch, Presence
 from semel.storage import checksum, link_new, make_folder, sync_folder
 
 CHECKSUMS_AT_ONCE = 4

@@ -101,8 +101,9 @@ class Auditor(ABC):
         """What a claim is of: the order of the columns in CSV, and its records, in pieces; as a
         batch declares its source. `record_id`: the columns whose values lose nothing.
 
-        GoneError: the source has deleted some. SourceError: it has others, or none. Both also while
-        pieces are taken. CorruptionError: the claim is of another kind.
+        Raises RecordsLostError if the source has deleted some, and SourceError if it has other
+        records or cannot be read, both also while the caller takes pieces; and CorruptionError if
+        the claim belongs to another kind.
         """
 
     def compacted(self, claim: Claim) -> bool:  # noqa: ARG002 - most kinds keep what they have

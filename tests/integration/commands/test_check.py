@@ -25,7 +25,7 @@ from semel.errors import UnavailableError
 from semel.ledger.migrate import migrate
 from semel.model.windows import zones_version
 from semel.spark import check as module
-from semel.spark.check import CHECK_TASK_SECONDS, CheckResult, Checked, check
+from semel.spark.check import CHECK_TASK_SECONDS, Checked, CheckResult, check
 from semel.spark.engine import SparkEngine
 from semel.spark.probe import ProbeResult
 

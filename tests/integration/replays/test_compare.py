@@ -20,7 +20,7 @@ from fixtures.commands.shell import Shell
 from fixtures.postgres.warehouse import Warehouse
 from fixtures.spark.local import LocalEngine
 from semel.archive import layout
-from semel.compare import Cause, BatchRange
+from semel.compare import BatchRange, Cause
 from semel.errors import (
     CorruptionError,
     RetryableError,

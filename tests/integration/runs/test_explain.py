@@ -17,7 +17,7 @@ from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.sources.files.source import FilesSource
 from semel.spark.engine import SparkEngine
-from semel.spark.explain import StageEnd, Explained, Runs, Stage, explain
+from semel.spark.explain import Explained, Runs, Stage, StageEnd, explain
 
 TRANSFORMS = """
 from pyspark.sql import functions as F

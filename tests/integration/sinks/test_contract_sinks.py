@@ -30,7 +30,7 @@ from semel.pipeline.opening import open_sink
 from semel.plan import plan
 from semel.runs import replay
 from semel.runs.run import run_batch
-from semel.sinks import Presence, CommittedBatch
+from semel.sinks import CommittedBatch, Presence
 from semel.stage import stage
 
 WAIT_SECONDS = 30

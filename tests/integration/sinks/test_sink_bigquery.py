@@ -42,7 +42,7 @@ from semel.errors import (
 from semel.ledger import Ledger
 from semel.pipeline.opening import open_sink
 from semel.runs.run import run_batch
-from semel.sinks import MiscountError, NotesQuery, Presence, CommittedBatch
+from semel.sinks import CommittedBatch, MiscountError, NotesQuery, Presence
 from semel.sinks.bigquery import landing, target
 from semel.sinks.bigquery.landing import job_id
 from semel.sinks.staged import staged

@@ -13,7 +13,7 @@ import pytest
 from fixtures.batches.faults import dies_at
 from fixtures.postgres.warehouse import OWN, Warehouse, flights, never
 from semel.errors import RetryableError, TerminalError
-from semel.sinks import ReplacedOutput, Presence, CommittedBatch
+from semel.sinks import CommittedBatch, Presence, ReplacedOutput
 from semel.sinks.postgres.sink import REFUSAL_COLUMN, PostgresSink
 
 OLD = ReplacedOutput(pipeline="flights", commit_seq=1, batches=(1,))

@@ -16,7 +16,7 @@ from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.reports.days import DAYS_BATCHES_NAMED, Days, days
-from semel.reports.progress import Sight, CellState
+from semel.reports.progress import CellState, Sight
 
 BY_DAY = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl", "on_refused": "warn"}
 DAY = timedelta(days=1)

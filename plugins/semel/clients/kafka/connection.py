@@ -10,8 +10,8 @@ from typing import Any
 
 from semel import settings
 from semel.clients.connection import (
-    Fields,
     ConnectionSettingsError,
+    Fields,
     parsed,
     require_kind,
     text_of,

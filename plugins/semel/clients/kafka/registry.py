@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from semel import settings
 from semel.clients.connection import (
-    Fields,
     ConnectionSettingsError,
+    Fields,
     installed,
     parsed,
     require_kind,

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from semel import settings
 from semel.clients.connection import (
-    Fields,
     ConnectionSettingsError,
+    Fields,
     installed,
     parsed,
     require_kind,

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel import settings
 from semel.clients.connection import (
-    Fields,
     ConnectionSettingsError,
+    Fields,
     installed,
     parsed,
     require_kind,

@@ -19,13 +19,13 @@ from google.cloud.bigquery import Client
 from semel.declare.context import Context
 from semel.model.manifest import Kind, ManifestFile, Published, StagedFile
 from semel.sinks import (
-    MiscountError,
-    NotesQuery,
-    Notes,
-    Presence,
-    RowChecker,
-    RemoteSink,
     CommittedBatch,
+    MiscountError,
+    Notes,
+    NotesQuery,
+    Presence,
+    RemoteSink,
+    RowChecker,
 )
 from semel.sinks.bigquery import facts, landing
 from semel.sinks.bigquery.refused import BigQueryRowCheck

@@ -28,7 +28,7 @@ from semel.errors import AGAIN, CorruptionError, RetryableError
 from semel.formats.parquetsink import ROW_GROUP_BYTES
 from semel.formats.pieces import gathered
 from semel.model.manifest import ManifestFile
-from semel.sinks import Presence, CommittedBatch
+from semel.sinks import CommittedBatch, Presence
 from semel.sinks.delta.statistics import Statistics
 from semel.sinks.delta.table import SEMEL_COLUMNS, DeltaTarget, with_semel_columns
 from semel.sinks.staged import check_count, staged

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from semel.declare.context import Context
 from semel.model.manifest import Kind, ManifestFile, Published, StagedFile
-from semel.sinks import MiscountError, NotesQuery, Notes, Presence, RemoteSink, CommittedBatch
+from semel.sinks import CommittedBatch, MiscountError, Notes, NotesQuery, Presence, RemoteSink
 from semel.sinks.delta import landing
 from semel.sinks.delta.table import DeltaTarget
 

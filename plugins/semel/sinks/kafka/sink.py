@@ -21,14 +21,14 @@ from semel.declare.context import Context
 from semel.errors import CorruptionError, LimitError, TerminalError
 from semel.model.manifest import ManifestFile, Published, StagedFile
 from semel.sinks import (
-    DamagedNote,
-    NotesQuery,
-    Notes,
-    ReplacedOutput,
-    Presence,
-    RowChecker,
-    RemoteSink,
     CommittedBatch,
+    DamagedNote,
+    Notes,
+    NotesQuery,
+    Presence,
+    RemoteSink,
+    ReplacedOutput,
+    RowChecker,
 )
 from semel.sinks.kafka import control, encode, reading
 from semel.sinks.kafka.control import ControlNote

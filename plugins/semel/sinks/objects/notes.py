@@ -18,7 +18,7 @@ import xxhash
 from semel.clients.objects import Object, Store
 from semel.errors import AGAIN, CorruptionError, RetryableError, UnavailableError
 from semel.model.plain import parsed
-from semel.sinks import DamagedNote, NotesQuery, BatchNote, Notes, CommittedBatch, search_starts
+from semel.sinks import BatchNote, CommittedBatch, DamagedNote, Notes, NotesQuery, search_starts
 
 if TYPE_CHECKING:
     from semel.model.manifest import Published

@@ -30,13 +30,13 @@ from semel.formats.output import rows_of
 from semel.formats.table import sink_format
 from semel.model.manifest import Kind, MarkedFile, StagedFile
 from semel.sinks import (
+    CommittedBatch,
     MiscountError,
-    NotesQuery,
     Notes,
-    ReplacedOutput,
+    NotesQuery,
     Presence,
     RemoteSink,
-    CommittedBatch,
+    ReplacedOutput,
 )
 from semel.sinks.names import OutputNames
 from semel.sinks.objects import notes as batch_notes

@@ -29,13 +29,13 @@ from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import AGAIN, RetryableError, TerminalError, UnavailableError, first_line
 from semel.model.manifest import ManifestFile, Published, StagedFile
 from semel.sinks import (
-    NotesQuery,
-    Notes,
-    ReplacedOutput,
-    Presence,
-    RowChecker,
-    RemoteSink,
     CommittedBatch,
+    Notes,
+    NotesQuery,
+    Presence,
+    RemoteSink,
+    ReplacedOutput,
+    RowChecker,
 )
 from semel.sinks.keys import find_duplicate_key
 from semel.sinks.postgres import batch_notes, encode, replacement, view

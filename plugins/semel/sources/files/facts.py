@@ -8,8 +8,8 @@ from typing import Self
 
 from semel.sources import LedgerView, Refusal
 from semel.sources.files.evidence import FilePartition, OpenedFile
-from semel.sources.files.listing import ListedFile, FileListing
-from semel.sources.files.recognise import FileDecision, Match, InodeMatch, PathMatch
+from semel.sources.files.listing import FileListing, ListedFile
+from semel.sources.files.recognise import FileDecision, InodeMatch, Match, PathMatch
 
 ALIKE_MAX = 32
 """Partitions with one beginning that a new file is compared with, such as files that all repeat one

@@ -15,18 +15,18 @@ from semel.formats import declared as formats
 from semel.formats.table import source_format
 from semel.model.batch import Claim
 from semel.sources import (
+    Acceptance,
     Evidence,
-    SourceItem,
-    LostRange,
-    LedgerView,
     ExecutorCheck,
+    LedgerView,
+    LostRange,
     MatchResult,
     Offer,
     Partition,
     Refusal,
     Source,
+    SourceItem,
     Window,
-    Acceptance,
 )
 from semel.sources.files import (
     acceptance, claims as file_claims, matching, moving, offers, places, probe, refusals,

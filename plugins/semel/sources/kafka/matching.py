@@ -9,14 +9,14 @@ from semel.clients.kafka.cluster import Cluster
 from semel.declare.context import Context
 from semel.errors import SourceError
 from semel.sources import (
-    LostRange,
+    Acceptance,
     LedgerView,
+    LostRange,
     MatchResult,
     Offer,
     Partition,
     Refusal,
     Window,
-    Acceptance,
 )
 from semel.sources.kafka import epochs
 from semel.sources.kafka.edges import Edges, find_edges

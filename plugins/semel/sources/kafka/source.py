@@ -12,10 +12,11 @@ from semel.clients.kafka.cluster import Cluster
 from semel.declare.context import Context
 from semel.model.batch import Claim
 from semel.sources import (
+    Acceptance,
     Evidence,
-    LostRange,
-    LedgerView,
     ExecutorCheck,
+    LedgerView,
+    LostRange,
     MatchResult,
     Offer,
     Partition,
@@ -23,7 +24,6 @@ from semel.sources import (
     SettledPartition,
     Source,
     Window,
-    Acceptance,
 )
 from semel.sources.kafka import claim_checks, epochs, matching, probe, topics
 from semel.sources.kafka.matching import PartitionOffer

@@ -7,7 +7,7 @@ from semel.errors import CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.sources.pipeline.published import Output, OutputFolders
 from semel.sources.pipeline.spec import PipelineSourceSpec
-from semel.sources.reread import Auditor, RecordsLostError, ClaimedRecords
+from semel.sources.reread import Auditor, ClaimedRecords, RecordsLostError
 from semel.sources.sealed.audit import ClaimedParts
 from semel.sources.spec import SourceSpec
 

@@ -12,13 +12,13 @@ from typing import NamedTuple
 from semel.errors import SourceError
 from semel.model.batch import run_of
 from semel.sources import (
-    LostRange,
+    Acceptance,
     LedgerView,
+    LostRange,
     MatchResult,
     Partition,
     Refusal,
     Window,
-    Acceptance,
     accept_command,
 )
 from semel.sources.sealed.matching import (

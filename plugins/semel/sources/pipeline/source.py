@@ -18,13 +18,13 @@ from semel.errors import AGAIN, CorruptionError, SourceError
 from semel.formats.exact import misfit
 from semel.model.batch import Claim
 from semel.sources import (
-    LedgerView,
+    Acceptance,
     ExecutorCheck,
+    LedgerView,
     MatchResult,
     Refusal,
     RefusedError,
     Window,
-    Acceptance,
 )
 from semel.sources.files import probe
 from semel.sources.pipeline import matching

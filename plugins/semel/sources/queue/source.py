@@ -21,15 +21,15 @@ from semel.declare.context import Context
 from semel.errors import AGAIN, CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.sources import (
+    Acceptance,
     Evidence,
-    LedgerView,
     ExecutorCheck,
+    LedgerView,
     MatchResult,
     Partition,
     Refusal,
     RefusedError,
     Window,
-    Acceptance,
 )
 from semel.sources.queue import probe, records
 from semel.sources.queue.segment import read_foot, read_head, count_whole_messages

@@ -20,9 +20,9 @@ from semel.sources.kafka.spec import KafkaSourceSpec
 from semel.sources.messages import ALL
 from semel.sources.reread import (
     Auditor,
-    RecordsLostError,
-    ClaimedRecords,
     ClaimedMessages,
+    ClaimedRecords,
+    RecordsLostError,
     bad_csv,
     columns_of,
     in_order,
