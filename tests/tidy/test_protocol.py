@@ -12,7 +12,7 @@ from semel.model.manifest import Kind
 from semel.model.reasons import Reason
 from semel.sinks import Presence, held, judge
 from semel.sinks.postgres.types import TYPES
-from semel.sources.files.recognise import Match, InodeMatch, PathMatch, recognise
+from semel.sources.files.recognise import InodeMatch, Match, PathMatch, recognise
 from semel.stage import read, write
 from tree import FILES, PAGES, POSTGRES, PROTOCOL, RULE, rules
 

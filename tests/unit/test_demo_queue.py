@@ -10,13 +10,13 @@ import pytest
 from semel import failpoints, pipeline
 from semel.archive import layout
 from semel.clients.queue import Pulled
-from semel_local.demo import exact, flights, queue, stream
-from semel_local.demo.progress import DemoProgress
 from semel.errors import TerminalError
 from semel.pipeline.spec import Spec
 from semel.sources.queue.receive import to_record_batch
 from semel.sources.queue.segment import OpenSegment
 from semel.sources.queue.spool import Spool
+from semel_local.demo import exact, flights, queue, stream
+from semel_local.demo.progress import DemoProgress
 
 ROOT = Path(__file__).resolve().parents[2]
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -13,7 +13,7 @@ from semel.model.batch import Claim
 from semel.sources import LedgerView, MatchResult, Partition, Window
 from semel.sources.sealed.claims import find_claims, locate_by_content
 from semel.sources.sealed.matching import NameMatch, Twin, judge, match, refusal
-from semel.sources.sealed.parts import PartListing, PartInspection, SealedPart
+from semel.sources.sealed.parts import PartInspection, PartListing, SealedPart
 
 DOCS = Path(__file__).parents[2] / "docs" / "files.md"
 

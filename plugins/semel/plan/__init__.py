@@ -30,7 +30,7 @@ from semel.plan.abandon import release
 from semel.plan.cut import BatchDraft
 from semel.plan.idle import Idle, earlier, explain_idle
 from semel.plan.survey import Request, Survey, take_survey
-from semel.sources import Offer, TakenRange, Refusal
+from semel.sources import Offer, Refusal, TakenRange
 from semel.sources.spec import SourceSpec
 
 _ROUNDS_MAX = 20  # Losing to other planners this often in a row means something else is wrong.

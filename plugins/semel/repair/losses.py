@@ -10,7 +10,7 @@ from semel.ledger import Ledger, change, pipelines, rows
 from semel.model.batch import Pipeline
 from semel.pipeline.spec import Spec
 from semel.plan import partitions
-from semel.plan.survey import Request, take_survey, steadily
+from semel.plan.survey import Request, steadily, take_survey
 from semel.repair.accept import changed, digest, moving, named, who
 from semel.sources import Spans
 

@@ -12,7 +12,7 @@ from semel.ledger import Ledger, Row, pipelines, rows
 from semel.model.batch import Log
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
-from semel.plan.survey import Request, take_survey, steadily
+from semel.plan.survey import Request, steadily, take_survey
 from semel.sources import (
     Offer,
     Refusal,

@@ -17,7 +17,7 @@ from semel.declare.context import Context
 from semel.formats import declared as formats
 from semel.formats.columns import convert
 from semel.formats.exact import cast_exactly
-from semel.formats.lines import Fault, RecordLines, Parser
+from semel.formats.lines import Fault, Parser, RecordLines
 from semel.formats.records import OFFSET, Block, Judge, too_long, with_offset
 from semel.formats.selection import NONE
 from semel.model.batch import Ignored

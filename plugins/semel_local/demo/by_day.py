@@ -12,11 +12,11 @@ from typing import Any
 from rich.table import Table
 
 from semel import console
-from semel_local import stack
 from semel.clients.sql import query
+from semel.pipeline.spec import Spec
+from semel_local import stack
 from semel_local.demo import flights
 from semel_local.demo.flights import DaySums
-from semel.pipeline.spec import Spec
 
 PIPELINE = "flights_by_day"
 

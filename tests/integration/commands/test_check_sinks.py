@@ -32,7 +32,7 @@ from semel.errors import UnavailableError
 from semel.sinks.kafka.facts import check_replicas
 from semel.sinks.kafka.target import KafkaTarget
 from semel.spark import check as module
-from semel.spark.check import Checked, CheckResult
+from semel.spark.check import CheckResult, Checked
 
 PASSWORD = "pa55 of nobody's business"
 SECONDS_MAX = 10

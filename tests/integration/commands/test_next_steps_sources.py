@@ -16,8 +16,8 @@ from confluent_kafka import TopicPartition
 
 from fixtures.batches.account import committed, first_batch, ids, quiet, run, settled, sql
 from fixtures.batches.chains import again
-from fixtures.batches.replays import BAD, allow, as_float, falls_silent
 from fixtures.batches.days import Days, of_days
+from fixtures.batches.replays import BAD, allow, as_float, falls_silent
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from fixtures.contract.sources import Upstream

@@ -27,9 +27,9 @@ from semel.archive.marker import markers_of
 from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
-from semel.runs.run import run_batch
 from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
+from semel.runs.run import run_batch
 from semel.sinks import MiscountError
 from semel.sinks.delta import landing
 from semel.sinks.delta.statistics import Statistics

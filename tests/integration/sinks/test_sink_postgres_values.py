@@ -18,7 +18,7 @@ from fixtures.postgres.warehouse import OWN, UPSERT, Warehouse, never
 from semel import limits
 from semel.errors import LimitError, TerminalError
 from semel.model.manifest import Kind
-from semel.sinks import Presence, CommittedBatch, keys
+from semel.sinks import CommittedBatch, Presence, keys
 from semel.sinks.keys import find_duplicate_key
 from semel.sinks.postgres.predicate import parse
 from semel.sinks.postgres.row_check import find_refused_rows

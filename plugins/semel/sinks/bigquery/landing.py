@@ -24,7 +24,7 @@ from semel import failpoints
 from semel.errors import AGAIN, CorruptionError, RetryableError, TerminalError
 from semel.formats.parquetsink import ROW_GROUP_BYTES
 from semel.formats.pieces import gathered
-from semel.sinks import Presence, CommittedBatch
+from semel.sinks import CommittedBatch, Presence
 from semel.sinks.bigquery.facts import SEMEL_COLUMNS, count
 from semel.sinks.bigquery.target import ERRORS, REQUEST_SECONDS, BigQueryTarget
 from semel.sinks.staged import check_count, staged

@@ -18,7 +18,7 @@ from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster
 from semel.errors import CorruptionError, UnavailableError
 from semel.model.plain import parsed
 from semel.sinks import CommittedBatch
-from semel.sinks.kafka.ends import TopicEnds, Spans, topic_ends
+from semel.sinks.kafka.ends import Spans, TopicEnds, topic_ends
 
 FORMAT = 1
 

@@ -9,7 +9,7 @@ from pyarrow import types as at
 
 from semel.formats.jsonlsink import beyond_json
 from semel.sinks import RefusedRows
-from semel.sinks.kafka.encode import encode_columns, check_columns, suffix
+from semel.sinks.kafka.encode import check_columns, encode_columns, suffix
 from semel.sinks.kafka.target import KafkaTarget
 
 _OVERHEAD = 61 + 40

@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 from semel.errors import AGAIN, TerminalError
 from semel.model.manifest import Kind, Published
-from semel.sinks import DamagedNote, MiscountError, BatchNote, Notes, CommittedBatch
+from semel.sinks import BatchNote, CommittedBatch, DamagedNote, MiscountError, Notes
 from semel.sinks.held import compare, refuse_foreign
-from semel.sinks.postgres.link import Connection, fill_query, table_exists, row_rights
+from semel.sinks.postgres.link import Connection, fill_query, row_rights, table_exists
 from semel.sinks.postgres.target import PostgresTarget
 
 _NUMBERS = ("batch_id", "commit_seq", "fence", "rows", "refused")

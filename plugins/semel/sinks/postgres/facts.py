@@ -12,8 +12,8 @@ from semel.sinks.postgres import types, view
 from semel.sinks.postgres.link import Connection, fill_query
 from semel.sinks.postgres.predicate import parse
 from semel.sinks.postgres.target import (
-    BATCH_COLUMN,
     BATCHES,
+    BATCH_COLUMN,
     NAME_BYTES_MAX,
     SEQ_COLUMN,
     PostgresTarget,

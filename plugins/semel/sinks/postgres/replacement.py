@@ -11,15 +11,15 @@ from psycopg import sql
 
 from semel.clients.sql import query
 from semel.errors import AGAIN, TerminalError, first_line
-from semel.sinks import ReplacedOutput, CommittedBatch
+from semel.sinks import CommittedBatch, ReplacedOutput
 from semel.sinks.postgres.facts import examine
 from semel.sinks.postgres.link import (
     Connection,
     fill_query,
     is_refusal,
-    table_exists,
     reason,
     row_rights,
+    table_exists,
 )
 from semel.sinks.postgres.target import PostgresTarget
 

@@ -43,19 +43,19 @@ from semel.sinks.postgres.facts import TableFacts, create_statement, examine, ou
 from semel.sinks.postgres.landing import (
     REFUSAL_COLUMN,
     DroppedRowsError,
+    column_list,
     land,
     land_accepted,
-    column_list,
     with_reason,
 )
 from semel.sinks.postgres.link import (
     Connection,
-    open_connection,
     fill_query,
-    table_exists,
-    translate_error,
+    open_connection,
     refuses_rows,
+    table_exists,
     transaction,
+    translate_error,
 )
 from semel.sinks.postgres.row_check import PostgresRowCheck
 from semel.sinks.postgres.target import PostgresTarget, dsn_of

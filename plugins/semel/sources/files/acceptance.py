@@ -5,7 +5,7 @@ from dataclasses import replace
 from semel.declare.context import Context
 from semel.errors import SourceError
 from semel.formats.declared import is_whole
-from semel.sources import LedgerView, Acceptance, quoted
+from semel.sources import Acceptance, LedgerView, quoted
 from semel.sources.files.evidence import FilePartition
 from semel.sources.files.facts import FileFacts, Knowledge, RecognisedFiles
 from semel.sources.files.gather import gather

@@ -30,8 +30,8 @@ from semel.sources.files.evidence import (
 from semel.sources.files.facts import (
     FileFacts, Knowledge, PartitionPlace, RecognisedFiles, UnlistedPartition,
 )  # fmt: skip
-from semel.sources.files.listing import ListedFile, FileListing, inodes_below
-from semel.sources.files.recognise import FileDecision, Match, InodeMatch, PathMatch, recognise
+from semel.sources.files.listing import FileListing, ListedFile, inodes_below
+from semel.sources.files.recognise import FileDecision, InodeMatch, Match, PathMatch, recognise
 from semel.sources.files.rotation import is_rotation
 
 

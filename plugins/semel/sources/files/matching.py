@@ -6,11 +6,11 @@ from dataclasses import replace
 from semel.declare.context import Context
 from semel.sources import LostRange, MatchResult, Partition, Refusal, Window
 from semel.sources.files.content import is_gzip
-from semel.sources.files.facts import FileFacts, Knowledge, RecognisedFiles, PartitionPlace
+from semel.sources.files.facts import FileFacts, Knowledge, PartitionPlace, RecognisedFiles
 from semel.sources.files.gather import gather
 from semel.sources.files.listing import FileListing
-from semel.sources.files.offers import offer_of, judge_files
-from semel.sources.files.recognise import FileDecision, Match, InodeMatch
+from semel.sources.files.offers import judge_files, offer_of
+from semel.sources.files.recognise import FileDecision, InodeMatch, Match
 from semel.sources.files.refusals import still_a_copy
 
 

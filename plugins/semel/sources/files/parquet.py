@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from semel.declare.context import Context
 from semel.model.batch import Claim
-from semel.sources import SourceItem, ExecutorCheck, Partition, Refusal
+from semel.sources import ExecutorCheck, Partition, Refusal, SourceItem
 from semel.sources.files import moving, probe
 from semel.sources.files.content import open_file
 from semel.sources.files.evidence import unread_since
 from semel.sources.files.listing import ListedFile, file_time, inodes_below, list_files, listed_file
 from semel.sources.sealed import claims, parquet
 from semel.sources.sealed.matching import refusal
-from semel.sources.sealed.parts import PartListing, PartInspection, SealedPart
+from semel.sources.sealed.parts import PartInspection, PartListing, SealedPart
 from semel.sources.sealed.source import SealedSource
 from semel.storage import checksum_of
 

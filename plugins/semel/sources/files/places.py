@@ -15,7 +15,7 @@ from semel.sources.files.content import HEAD_BYTES
 from semel.sources.files.evidence import (
     FilePartition, OpenedFile, evidence_at, open_listed, prefixes,
 )  # fmt: skip
-from semel.sources.files.listing import ListedFile, FileListing
+from semel.sources.files.listing import FileListing, ListedFile
 
 
 def locate(

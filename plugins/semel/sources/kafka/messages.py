@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from semel import limits
 from semel.clients.kafka.cluster import Cluster, client, of
 from semel.errors import SourceError, UnavailableError
-from semel.sources.kafka.topics import Place, topic_ids, is_missing
+from semel.sources.kafka.topics import Place, is_missing, topic_ids
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message

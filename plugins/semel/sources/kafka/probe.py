@@ -10,7 +10,7 @@ from semel.declare.wording import count
 from semel.errors import SourceError
 from semel.sources import ExecutorCheck
 from semel.sources.kafka.avro import schema_id
-from semel.sources.kafka.topics import discover, topic_ids, is_missing
+from semel.sources.kafka.topics import discover, is_missing, topic_ids
 
 _STEP_SECONDS = 0.1
 

@@ -22,15 +22,15 @@ from semel.sources import (
     accept_command,
 )
 from semel.sources.sealed.matching import (
-    partitions_by_name,
     accept_new_content,
-    make_offer,
-    refusal,
-    describe_partition,
-    unreadable_refusal,
     accept_unrefused,
+    describe_partition,
+    make_offer,
+    partitions_by_name,
+    refusal,
+    unreadable_refusal,
 )
-from semel.sources.sealed.parts import PartListing, PartInspection, PartAccess, PartOffer
+from semel.sources.sealed.parts import PartAccess, PartInspection, PartListing, PartOffer
 
 
 class UpstreamProgress(StrEnum):

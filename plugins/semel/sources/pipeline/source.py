@@ -31,7 +31,7 @@ from semel.sources.pipeline import matching
 from semel.sources.pipeline.published import Output, OutputFile, OutputFolders
 from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal
-from semel.sources.sealed.parts import PartListing, PartInspection, SealedPart, PartOffer
+from semel.sources.sealed.parts import PartInspection, PartListing, PartOffer, SealedPart
 from semel.sources.sealed.source import NamedSource
 
 if TYPE_CHECKING:

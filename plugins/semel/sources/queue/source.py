@@ -32,12 +32,12 @@ from semel.sources import (
     Window,
 )
 from semel.sources.queue import probe, records
-from semel.sources.queue.segment import read_foot, read_head, count_whole_messages
+from semel.sources.queue.segment import count_whole_messages, read_foot, read_head
 from semel.sources.queue.spec import UNKNOWN
 from semel.sources.queue.spool import Spool
 from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal, unreadable_refusal
-from semel.sources.sealed.parts import PartListing, PartInspection, SealedPart, PartOffer
+from semel.sources.sealed.parts import PartInspection, PartListing, PartOffer, SealedPart
 from semel.sources.sealed.source import SealedSource
 from semel.storage import checksum
 
