@@ -186,7 +186,7 @@ class Reading:
         letters = self._letters.get((marker.batch_id, piece.claim.source_partition_id), {})
         for at, why in piece.unknown.items():
             told = letters.get(int(piece.positions[at]), ())
-            if piece.kept[at] and not any(reason == Reason.unknown_schema for reason, _ in told):
+            if piece.is_record[at] and not any(reason == Reason.unknown_schema for reason, _ in told):
                 raise SourceError(why)
 
     # Keeps R3.
@@ -238,9 +238,9 @@ class _Seen:
     gaps: int = 0
 
     def add(self, piece: ClaimedRecords) -> None:
-        self.records += int(np.count_nonzero(piece.kept))
+        self.records += int(np.count_nonzero(piece.is_record))
         self.bytes += piece.bytes_read
-        self.gaps -= len(piece.kept)
+        self.gaps -= len(piece.is_record)
 
 
 def claims_of(marker: Marker, markers: list[Marker]) -> tuple[Claim, ...]:
@@ -256,5 +256,5 @@ def _at(places: _Places, pieces: Iterator[ClaimedRecords]) -> Iterator[ClaimedRe
     for piece in pieces:
         if places is not None:
             own = places.get(piece.claim.source_partition_id, ())
-            piece = replace(piece, kept=piece.kept & np.isin(piece.positions, own))
+            piece = replace(piece, kept=piece.is_record & np.isin(piece.positions, own))
         yield piece

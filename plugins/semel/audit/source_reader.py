@@ -78,14 +78,14 @@ class SourceReader:
         tables, exact, base = [], [], 0
         for lines in held:
             slow = self._slow(lines)
-            fast = lines.kept & ~slow
+            fast = lines.is_record & ~slow
             tables.append(_table(lines, fast, base, text=self._dialect.text))
-            exact += [(lines, int(at)) for at in np.flatnonzero(lines.kept & slow)]
-            base += len(lines.kept)
+            exact += [(lines, int(at)) for at in np.flatnonzero(lines.is_record & slow)]
+            base += len(lines.is_record)
         statement, braces = sift(self._dialect)
         self._engine.run(statement, pa.concat_tables(tables), braces)
         rest = self._engine.run("unsifted").fetchnumpy()["line_no"]
-        starts = np.cumsum([0, *(len(lines.kept) for lines in held)])
+        starts = np.cumsum([0, *(len(lines.is_record) for lines in held)])
         for number in np.sort(rest):
             at = int(np.searchsorted(starts, number, side="right")) - 1
             exact.append((held[at], int(number - starts[at])))
@@ -97,7 +97,7 @@ class SourceReader:
     def _slow(self, lines: ClaimedRecords) -> np.ndarray:
         """Which lines only the exact path may judge: dead letters, what is bad by itself, and bytes
         that are no text."""
-        slow = np.zeros(len(lines.kept), bool)
+        slow = np.zeros(len(lines.is_record), bool)
         found = self._letters.get((lines.batch, lines.claim.source_partition_id))
         if found:
             slow |= np.isin(lines.positions, np.fromiter(found, np.int64, len(found)))
@@ -174,7 +174,7 @@ def _table(lines: ClaimedRecords, fast: np.ndarray, base: int, *, text: bool) ->
 
 
 def _beside(lines: ClaimedRecords) -> pa.Array:
-    return pa.nulls(len(lines.kept)) if lines.beside is None else lines.beside
+    return pa.nulls(len(lines.is_record)) if lines.beside is None else lines.beside
 
 
 def _is_text(lines: ClaimedRecords) -> bool:

@@ -173,7 +173,7 @@ class SourceListing:
     """
 
     items: Sequence[SourceItem]
-    refused: list[Refusal]
+    refusals: list[Refusal]
     notes: tuple[str, ...] = ()
     private: frozenset[str] = frozenset()
 
@@ -184,7 +184,7 @@ class SourceListing:
         """
         return (f"{one.name}//{one.identity}//{one.fingerprint}" for one in self.items)
 
-    def at(self, places: list[int]) -> list[Any]:
+    def items_at(self, places: list[int]) -> list[Any]:
         """The things at some places of `found`."""
         return [self.items[place] for place in places]
 
@@ -200,15 +200,15 @@ class LedgerView:
 
     partitions: list[Partition]
     unsettled: list[Any]
-    refused: list[Refusal]
-    rows: "Callable[..., list[Row]]"
+    refusals: list[Refusal]
+    query: "Callable[..., list[Row]]"
     orphans: frozenset[int] = frozenset()
 
 
-def nothing_known(shown: SourceListing) -> LedgerView:
+def empty_ledger_view(shown: SourceListing) -> LedgerView:
     """The ledger's knowledge before the first plan: none."""
     return LedgerView(
-        partitions=[], unsettled=list(shown.items), refused=[], rows=lambda *_, **__: []
+        partitions=[], unsettled=list(shown.items), refusals=[], query=lambda *_, **__: []
     )
 
 
@@ -226,13 +226,13 @@ class Offer:
     name: str
     identity: str
     fingerprint: str
-    known: Partition | None
+    partition: Partition | None
     start: int = 0
     reason: str = "hole"
     low: int = 0
     since: int = 0
     end: int = 0
-    whole: bool = False
+    all_or_nothing: bool = False
     seen: int = 0
     ahead: int = 0
     evidence: Evidence = field(default_factory=dict)
@@ -258,7 +258,7 @@ class LostRange:
 
     partition: Partition
     seen: int
-    where: str | None = None
+    content_holder: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,17 +267,17 @@ class MatchResult:
 
     offers: list[Offer]
     """Oldest first."""
-    refused: list[Refusal]
-    lost: list[LostRange]
-    retired: list[int] = field(default_factory=list)
+    refusals: list[Refusal]
+    lost_ranges: list[LostRange]
+    retired_ids: list[int] = field(default_factory=list)
     """Partitions that a new one contains entirely."""
-    renamed: list[Partition] = field(default_factory=list)
+    renamed_partitions: list[Partition] = field(default_factory=list)
     """Known partitions that are not offered, under their current names."""
-    begun: list[Offer]
+    new_partition_offers: list[Offer]
     """Offers that get a new partition even if no range is taken from them."""
-    resumed: tuple[tuple[str, str], ...] = ()
+    resumed_names: tuple[tuple[str, str], ...] = ()
     """(name, known name) of partitions recognised by their content."""
-    released: tuple[int, ...] = ()
+    released_batches: tuple[int, ...] = ()
     """Orphans to abandon even if no range is taken: the source has replaced what they claimed."""
     notes: tuple[str, ...] = ()
     """Lines for the log about what is left to a batch that has not committed."""
@@ -300,8 +300,8 @@ class Acceptance:
     """
 
     offer: Offer
-    ended: list[Partition]
-    superseded: list[Partition] = field(default_factory=list)
+    replaced_partitions: list[Partition]
+    superseded_partitions: list[Partition] = field(default_factory=list)
 
 
 class ExecutorCheck(NamedTuple):
@@ -314,7 +314,7 @@ class ExecutorCheck(NamedTuple):
     part: str
     module: str
     values: tuple[Any, ...]
-    right: str
+    success: str
     remedy: str
 
 
@@ -477,11 +477,11 @@ class Source(ABC):
         """Whether a claim's bytes may be parsed together with those of other claims."""
         return False
 
-    def text(self, split: "Split", batch_id: int) -> bytes:  # noqa: ARG002
+    def read_text(self, split: "Split", batch_id: int) -> bytes:  # noqa: ARG002
         """The bytes of a split whose claim `joins`. SourceError as in `read`."""
         raise NotImplementedError("no claim of this source joins others")
 
-    def lines_of(
+    def line_numbers(
         self, claim: Claim, positions: Sequence[int], batch_id: int
     ) -> list[int | None]:
         """The line numbers, from 1, at ascending positions of a claim. None: the claimed content is
@@ -501,7 +501,7 @@ class Source(ABC):
         """
         return f"{len(self.discover().items)} to read", None
 
-    def service(self, horizon: timedelta) -> str | None:  # noqa: ARG002 - only queues have one
+    def check_service(self, horizon: timedelta) -> str | None:  # noqa: ARG002 - only queues have one
         """What the service says that fills what is read. None: there is none. By `semel check`.
 
         SemelError: it cannot be asked, or it may repeat records for longer than `horizon`.
@@ -526,7 +526,7 @@ def in_window(when: datetime | None, window: Window) -> bool:
 
 def unclaimed_ranges(offer: Offer, free: Spans) -> list[tuple[int, int]]:
     """The ranges of an offer that may be taken. `free` has those of each known partition."""
-    known = offer.known
+    known = offer.partition
     spans = free.get(known.source_partition_id, []) if known else [(0, offer.end)]
     first = max(offer.start, offer.low, offer.since)
     spans = [(max(start, first), end) for start, end in spans]
@@ -538,7 +538,7 @@ def partition_after(offer: Offer, last: TakenRange | None, *, settled: bool) -> 
 
     Unless `settled`, the next plan looks again even if the partition looks the same.
     """
-    known = offer.known
+    known = offer.partition
     further = last is not None and last.end > known.reached
     return replace(
         known,
@@ -558,9 +558,9 @@ def start_evidence(offer: Offer) -> Evidence:
 
     A claim that has it lets adopt know it, without the ledger.
     """
-    if offer.known is None:
+    if offer.partition is None:
         return {"since": offer.start} if offer.start else {}
-    return {key: offer.known.evidence[key] for key in ("since",) if key in offer.known.evidence}
+    return {key: offer.partition.evidence[key] for key in ("since",) if key in offer.partition.evidence}
 
 
 GIVE_UP = "A batch that never committed can be given up"

@@ -15,7 +15,7 @@ _UNITS = (2013, 11, 23, 17, 48, 59, 123_456), (1, 1, 1, 0, 0, 0, 0)
 """A time of which no unit is the first one, and the first of each unit."""
 
 
-def reads_time(pattern: str) -> bool:
+def parses_time(pattern: str) -> bool:
     """Whether names that are written with a strptime pattern give their time back, from the year
     down to some unit: an hour without its month and day would be one of the first of January.
     """
@@ -49,7 +49,7 @@ class FormattedSourceSpec(SourceSpec):
         return source_format(stored["format"]).unit
 
     @property
-    def beside(self) -> dict[str, str]:
+    def unparsed_columns(self) -> dict[str, str]:
         """All columns, where a record is a row and has no text."""
         is_rows = source_format(self.format).sealed
         return {name: f"column {name}" for name in self.columns} if is_rows else {}
@@ -60,11 +60,11 @@ class FormattedSourceSpec(SourceSpec):
         by_interval = self.select is Select.INTERVAL
         return self.on_refused or (OnRefused.FAIL if by_interval else OnRefused.WARN)
 
-    def selected_by(self) -> str:
+    def selection_rule(self) -> str:
         """What gives a part its time."""
         return f"`{self.interval_from}`"
 
-    def look_back(self) -> str:
+    def lookback_advice(self) -> str:
         """As in `SourceSpec`."""
         if self.interval_from != "mtime" or self.lookback:
             return ""

@@ -28,35 +28,35 @@ Problem = tuple[tuple[str, ...], str]
 class MessagesSpec(SourceSpec):
     """A record is a message: its value is judged as a line of a file is.
 
-    `in_json`: what `value` says where it is read as JSON.
+    `json_values`: what `value` says where it is read as JSON.
     """
 
     limits: ClassVar[str] = "limits.records_per_batch_max or limits.bytes_per_batch_max"
     dated: ClassVar[bool] = False  # The messages of one part are of all times.
-    in_json: ClassVar[tuple[str, ...]] = ("json",)
+    json_values: ClassVar[tuple[str, ...]] = ("json",)
 
     value: str
 
-    def bound(self, limits: Limits) -> str:
+    def describe_limit(self, limits: Limits) -> str:
         """By both limits."""
-        return f"{limits.records_per_batch_max:,} {self.unit} or about {super().bound(limits)}"
+        return f"{limits.records_per_batch_max:,} {self.unit} or about {super().describe_limit(limits)}"
 
-    def _why_not_ruled(self, column: str) -> str | None:
+    def _rule_problem(self, column: str) -> str | None:
         """A column that another part of the message fills, and a value without names."""
-        if column in self.beside:
-            return f"has no meaning here: {self.beside[column]} fills the column"
-        if self.value not in self.in_json:
+        if column in self.unparsed_columns:
+            return f"has no meaning here: {self.unparsed_columns[column]} fills the column"
+        if self.value not in self.json_values:
             return f"has no meaning with value: {self.value}, which names no columns"
         return None
 
     @property
     def format(self) -> str:
         """The format of a value, as files have it; Avro is read as the JSON that means the same."""
-        return "jsonl" if self.value in self.in_json else self.value
+        return "jsonl" if self.value in self.json_values else self.value
 
     def _value_problems(self) -> Iterator[Problem]:
         """What is wrong with the columns of the value."""
-        own = [name for name in self.columns if name not in self.beside]
+        own = [name for name in self.columns if name not in self.unparsed_columns]
         if not own:
             yield ("schema",), "has no column for the message's value"
         if self.value == "bytes" and [self.columns[name] for name in own] != ["binary"]:
@@ -70,10 +70,10 @@ class MessagesSpec(SourceSpec):
                 yield ("csv", "multiline"), "has no meaning here: a message is one record"
         elif self.csv != CsvOptions():
             yield ("csv",), f"has no meaning with value: {self.value}; leave it out"
-        if self.value not in self.in_json and self.unknown is not Unknown.IGNORE:
+        if self.value not in self.json_values and self.unknown is not Unknown.IGNORE:
             yield ("unknown",), f"has no meaning with value: {self.value}; leave it out"
 
-    def _beside_problems(
+    def _unparsed_problems(
         self, named: str, wanted: Mapping[tuple[str, ...], tuple[str | None, tuple[str, ...]]]
     ) -> Iterator[Problem]:
         """What is wrong with the columns that are not of the value: by their keys, the name of each
@@ -90,7 +90,7 @@ class MessagesSpec(SourceSpec):
                 yield key, f"{name!r} is {self.columns[name]}, and not {' or '.join(types)}"
 
     @staticmethod
-    def _typed(
+    def _metadata_types(
         key: str, named: Mapping[str, str]
     ) -> dict[tuple[str, ...], tuple[str, tuple[str, ...]]]:
         """The columns that take what is `named` in a message, or all of it, and their types."""

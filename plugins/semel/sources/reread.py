@@ -42,7 +42,7 @@ class ClaimedRecords:
     data: bytes
     bounds: np.ndarray
     positions: np.ndarray
-    kept: np.ndarray
+    is_record: np.ndarray
     bad: Mapping[int, str] = field(default_factory=dict)
     doubts: Mapping[int, str] = field(default_factory=dict)
     unknown: Mapping[int, str] = field(default_factory=dict)
@@ -116,12 +116,12 @@ def auditor(source: SourceSpec, claims: Iterable[Claim]) -> AbstractContextManag
 
     TerminalError, UnavailableError: it cannot be reached, also within the block.
     """
-    return import_module(f"{source.room()}.audit").opened(source, claims)
+    return import_module(f"{source.package()}.audit").opened(source, claims)
 
 
 def in_order(source: SourceSpec) -> tuple[str, ...]:
     """The columns of a record's text, as the schema has them."""
-    return tuple(name for name in source.columns if name not in source.beside)
+    return tuple(name for name in source.columns if name not in source.unparsed_columns)
 
 
 def csv_of(source: SourceSpec) -> CsvOptions | None:

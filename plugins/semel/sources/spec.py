@@ -100,7 +100,7 @@ class SourceSpec(Model):
     acknowledged: ClassVar[bool] = False
     begins_anywhere: ClassVar[bool] = True
     way: ClassVar[tuple[str, ...]] = ()
-    aside: ClassVar[tuple[str, ...]] = ("on_refused", "on_empty", "wait_at_most")
+    plan_keys: ClassVar[tuple[str, ...]] = ("on_refused", "on_empty", "wait_at_most")
 
     type: str
     """The kind of source."""
@@ -139,7 +139,7 @@ class SourceSpec(Model):
         return False
 
     @property
-    def kept(self) -> timedelta | None:
+    def retention(self) -> timedelta | None:
         """How long a part stays where it is after all of it is finalized; None: for ever."""
         return None
 
@@ -153,7 +153,7 @@ class SourceSpec(Model):
         """Whether positions are bytes, and so tell how much is read."""
         return self.unit == "bytes"
 
-    def amount(self, positions: int) -> str:
+    def describe_amount(self, positions: int) -> str:
         """So much of it, for a person."""
         return size(positions) if self.counts_bytes else f"{positions:,} {self.unit}"
 
@@ -165,10 +165,10 @@ class SourceSpec(Model):
 
     def open(self, context: Context) -> Source:
         """The source, in the driver. ImportError: a package is not installed."""
-        return import_module(f"{self.room()}.source").opened(context)
+        return import_module(f"{self.package()}.source").opened(context)
 
     @classmethod
-    def room(cls) -> str:
+    def package(cls) -> str:
         """The folder of its kind, as a package."""
         return cls.__module__.rpartition(".")[0]
 
@@ -177,10 +177,10 @@ class SourceSpec(Model):
         """What it reads, in Markdown."""
 
     @abstractmethod
-    def selected_by(self) -> str:
+    def selection_rule(self) -> str:
         """By what a record belongs to a run's interval, in Markdown."""
 
-    def bound(self, limits: Limits) -> str:
+    def describe_limit(self, limits: Limits) -> str:
         """How much one batch takes at most."""
         return size(limits.bytes_per_batch_max)
 
@@ -189,15 +189,15 @@ class SourceSpec(Model):
         return [("file", str(self.folder()))]
 
     @property
-    def drained(self) -> set[str]:
+    def exclusive_inputs(self) -> set[str]:
         """What it takes records out of, so that no other pipeline gets them: a name a way."""
         return set()
 
-    def unmatched(self) -> str:
+    def no_match_advice(self) -> str:
         """Why it may show nothing at all, in words; empty: it cannot tell."""
         return ""
 
-    def look_back(self) -> str:
+    def lookback_advice(self) -> str:
         """Why `lookback` should be declared, in words; empty: nothing speaks for it."""
         return ""
 
@@ -210,16 +210,16 @@ class SourceSpec(Model):
         return Location.of(self.folder())
 
     @abstractmethod
-    def reads(self, place: Location) -> bool:
+    def reads_from(self, place: Location) -> bool:
         """Whether what a sink of any kind writes to a place is read by it, as far as names tell."""
 
     @property
-    def beside(self) -> dict[str, str]:
+    def unparsed_columns(self) -> dict[str, str]:
         """The columns that are not of a record's text, each with what fills it."""
         return {}
 
     @property
-    def typed(self) -> bool:
+    def has_typed_values(self) -> bool:
         """Whether values have types of their own, by a schema that they name."""
         return False
 
@@ -243,7 +243,7 @@ class SourceSpec(Model):
         """
         return None
 
-    def misplaced(self) -> str | None:
+    def folder_problem(self) -> str | None:
         """What is wrong with its folder as it is on this machine."""
         return None
 
@@ -256,13 +256,13 @@ class SourceSpec(Model):
             others={name: rule.names for name, rule in rules if rule.names},
         )
 
-    def _why_not_ruled(self, column: str) -> str | None:  # noqa: ARG002 - each column of a file
+    def _rule_problem(self, column: str) -> str | None:  # noqa: ARG002 - each column of a file
         """Why `columns` can say nothing of a column."""
         return None
 
     @field_validator("column_rules")
     @classmethod
-    def _rules(cls, rules: dict[str, ColumnRule]) -> dict[str, ColumnRule]:
+    def _normal_rules(cls, rules: dict[str, ColumnRule]) -> dict[str, ColumnRule]:
         """The same, without the column's own name and without rules that change nothing: the digest
         does not depend on these.
         """
@@ -274,7 +274,7 @@ class SourceSpec(Model):
 
     @field_validator("columns")
     @classmethod
-    def _types(cls, columns: dict[str, str]) -> dict[str, str]:
+    def _normal_types(cls, columns: dict[str, str]) -> dict[str, str]:
         problems, types, seen = [], {}, set()
         for name, text in columns.items():
             if not name.strip() or not name.isprintable() or "`" in name:
@@ -311,7 +311,7 @@ class SourceSpec(Model):
             if column not in self.columns:
                 yield ("columns", column), f"is not a column; the schema has {', '.join(self.columns)}"
                 continue
-            if why := self._why_not_ruled(column):
+            if why := self._rule_problem(column):
                 yield ("columns", column), f"{why}; leave it out"
             word = ddl.parse(self.columns[column]).word
             for at, name in enumerate(rule.names):

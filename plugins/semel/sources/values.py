@@ -35,7 +35,7 @@ class Values:
         self._source: MessagesSpec = context.declared
         schema = context.arrow_schema()
         self._schema = with_offset(schema)
-        beside = set(self._source.beside)
+        beside = set(self._source.unparsed_columns)
         self._values = pa.schema([field for field in schema if field.name not in beside])
         self._judge: Judge | None = None
         self._parser: Parser | None = None

@@ -157,7 +157,7 @@ def lines(
                 non_blank = _non_blank(data, bounds, blank)
                 yield ClaimedRecords(
                     batch=batch, claim=claim, data=data, bounds=bounds, positions=bounds[:-1] + at,
-                    kept=non_blank,
+                    is_record=non_blank,
                 )  # fmt: skip
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise SourceError(f"{path!r}: its gzip stream is damaged ({error})") from error

@@ -30,7 +30,7 @@ class MessageBlocks:
         self._values = Values(context)
         registry = Registry.of(self._source.registry)
         self._avro = Avro(registry, name, context.limits.unknown_schemas_max) if registry else None
-        self._streams = {name: _Stream() for name in (OFFSET, "", *self._source.beside)}
+        self._streams = {name: _Stream() for name in (OFFSET, "", *self._source.unparsed_columns)}
 
     def close(self) -> None:
         """Close the connection to the Schema Registry."""

@@ -114,7 +114,7 @@ def _lines(
         data=b"".join(values),
         bounds=np.concatenate(([0], np.cumsum([len(value) for value in values]))),
         positions=np.arange(first, first + len(values)),
-        kept=np.ones(len(values), bool),
+        is_record=np.ones(len(values), bool),
         bad=bad,
         beside=beside,
     )

@@ -474,7 +474,7 @@ class _ClaimReader:
             data=b"",
             bounds=np.zeros(count + 1, np.int64),
             positions=np.arange(start, start + count),
-            kept=np.ones(count, bool),
+            is_record=np.ones(count, bool),
             size=share[1] - share[0],
             **more,
         )

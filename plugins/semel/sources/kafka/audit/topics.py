@@ -229,7 +229,7 @@ def _lines(
         data=b"".join(texts.texts),
         bounds=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
         positions=np.array(offsets, np.int64),
-        kept=np.ones(len(messages), bool) if source.tombstones == "keep" else ~is_null,
+        is_record=np.ones(len(messages), bool) if source.tombstones == "keep" else ~is_null,
         bad=texts.bad | bad,
         doubts=texts.doubts,
         unknown={
