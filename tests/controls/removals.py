@@ -326,7 +326,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "each attempt tries the store": gives("sinks.objects.sink:prove"),
     "a batch that met a slash is planned without it": code(
-        "sources.objects.source:Objects.evidence", "offer.known is not None"
+        "sources.objects.source:Objects.evidence", "offer.partition is not None"
     ),
     "a folder in which something is refused is listed":
         gives("sources.objects.source:outermost", ("dt=2026-01-02",)),
@@ -475,8 +475,8 @@ OF_SECONDS: dict[str, Removal] = {
         "sources.pipeline.matching:judge", "Progress.ALIVE: Does.WAIT, Progress.SILENT", new="Progress.SILENT"
     ),
     "an orphan goes with the content that it claimed": all_of(
-        code("plan:_write", "else matched.released", new="else ()"),
-        code("plan.survey:look", "[*matched.released]", new="[]"),
+        code("plan:_write", "else matched.released_batches", new="else ()"),
+        code("plan.survey:look", "[*matched.released_batches]", new="[]"),
     ),
     "a batch whose marker is gone holds up new ones":
         gives("sources.pipeline.matching:_missing", []),

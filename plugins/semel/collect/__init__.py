@@ -229,7 +229,7 @@ def _put_away(ledger: Ledger, spec: Spec, pipeline_id: int) -> tuple[int, tuple[
     """Move or remove the parts of the source of which all is finalized or lost. Returns how many
     were, and why others were left.
     """
-    if (kept := spec.source.kept) is None:
+    if (kept := spec.source.retention) is None:
         return 0, ()
     source, moved, left = open_source(spec), 0, []
     values = {"pipeline_id": pipeline_id, "kept_seconds": kept.total_seconds()}

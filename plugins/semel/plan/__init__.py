@@ -150,8 +150,8 @@ def plan(
             bytes=sum(r.end - r.start for r in draft.ranges),
             bytes_left=draft.left,
             refusals=survey.refusals,
-            taken_over=tuple(survey.orphans) if batch else survey.matched.released,
-            resumed=survey.matched.resumed,
+            taken_over=tuple(survey.orphans) if batch else survey.matched.released_batches,
+            resumed=survey.matched.resumed_names,
             anew=anew,
             earlier=earlier(request, survey),
             covers=covers if batch is None else TimeSet(),
@@ -231,13 +231,13 @@ def _write(
     _Changed: the plan is out of date, and nothing was written.
     """
     matched = survey.matched
-    changed = draft.ranges or draft.updates or draft.made or matched.lost or matched.retired
+    changed = draft.ranges or draft.updates or draft.made or matched.lost_ranges or matched.retired_ids
     pipeline_id = pipeline.pipeline_id
     whole = covered.sees_all(request, survey, draft)
     late = covered.late_times(request, survey) if whole else []
     is_full = event_time.leaves_nothing(request, survey, draft)
     covers = TimeSet()
-    if survey.same_refusals and not (changed or matched.released or is_full > survey.is_full):
+    if survey.same_refusals and not (changed or matched.released_batches or is_full > survey.is_full):
         if whole:
             with ledger.transaction() as connection:
                 covers, is_new = covered.covers(connection, pipeline_id, request, survey, late)
@@ -252,10 +252,10 @@ def _write(
             _write_refusals(connection, pipeline_id, survey.refusals)
         released: set[int] = set()
         # Keeps P7, P11, CH1.
-        for orphan in survey.orphans if draft.ranges else matched.released:
+        for orphan in survey.orphans if draft.ranges else matched.released_batches:
             released |= release(connection, orphan, f"taken over by {request.key}")
-        partitions.retire(connection, matched.retired)
-        partitions.close(connection, matched.lost, survey.lost)
+        partitions.retire(connection, matched.retired_ids)
+        partitions.close(connection, matched.lost_ranges, survey.lost)
         partitions.update(connection, draft.updates)
         new = partitions.insert(connection, pipeline_id, draft.made)
         made = {r["name"]: r["source_partition_id"] for r in new}
@@ -346,7 +346,7 @@ def _write_batch(
 
 
 def _partition(offer: Offer, made: dict[str, int]) -> int:
-    return offer.known.source_partition_id if offer.known else made[offer.name]
+    return offer.partition.source_partition_id if offer.partition else made[offer.name]
 
 
 def _write_holes(connection: sa.Connection, draft: BatchDraft, made: dict[str, int]) -> None:

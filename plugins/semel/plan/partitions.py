@@ -67,13 +67,13 @@ class LedgerState:
         # They look otherwise now, or are not shown.
         gone = np.frombuffer(self.settled, ">i8")[_outside(then, now)]
         asked = self.others + gone.tolist()
-        unsettled = shown.at(_outside(now, then).tolist())
+        unsettled = shown.items_at(_outside(now, then).tolist())
         partitions = ledger.rows("partitions", "by_id", partitions=asked) if asked else []
         known = LedgerView(
             partitions=[Partition(**r) for r in partitions],
             unsettled=unsettled,
-            refused=self.refused,
-            rows=partial(ledger.rows, pipeline_id=pipeline_id),
+            refusals=self.refused,
+            query=partial(ledger.rows, pipeline_id=pipeline_id),
         )
         return (shown, known) if not shown.private else without_private(shown, known)
 
@@ -81,13 +81,13 @@ class LedgerState:
 # Keeps P26.
 def without_private(shown: SourceListing, known: LedgerView) -> tuple[SourceListing, LedgerView]:
     """The same without the private names of which nothing is known."""
-    over = shown.private & {one.name for one in (*known.unsettled, *shown.refused)}
+    over = shown.private & {one.name for one in (*known.unsettled, *shown.refusals)}
     over -= {partition.name for partition in known.partitions}
 
     def rest(some: Iterable[Any]) -> list[Any]:
         return [one for one in some if one.name not in over]
 
-    shown = replace(shown, found=rest(shown.items), refused=rest(shown.refused))
+    shown = replace(shown, items=rest(shown.items), refusals=rest(shown.refusals))
     return shown, replace(known, unsettled=rest(known.unsettled))
 
 

@@ -127,8 +127,8 @@ def _unread(
         return []
     over = {
         o.name for o in offers
-        if o.known and o.ahead <= o.known.reached > 0
-        and o.known.source_partition_id not in holes
+        if o.partition and o.ahead <= o.partition.reached > 0
+        and o.partition.source_partition_id not in holes
     }  # fmt: skip
     others = (part for part in parts if part.when and not in_window(part.when, window))
     return [part for part in others if part.name not in over]
@@ -171,19 +171,19 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
         shown = source.discover()
         state, held, before, spans = reading.result()
     shown, known = held.known(ledger, pipeline_id, shown)
-    stored = known.refused
+    stored = known.refusals
     # Each plan decides by itself whether a part is written on.
     refused = [refusal for refusal in stored if refusal.reason != GROWING]
-    known = replace(known, orphans=frozenset(state.orphans), refused=refused)
+    known = replace(known, orphans=frozenset(state.orphans), refusals=refused)
     matched = source.match(shown, known, request.window)
     for note in (*shown.notes, *matched.notes):
         request.log(note)
-    offers = [offer for offer in matched.offers if offer.known]
-    ends = {o.known.source_partition_id: o.end for o in offers if o.end}
-    read = {o.known.source_partition_id: o.known.reached for o in offers}
-    closed = {item.partition.source_partition_id: item.seen for item in matched.lost}
-    lows = {o.known.source_partition_id: o.low for o in offers if o.low}
-    orphans = [*matched.released]
+    offers = [offer for offer in matched.offers if offer.partition]
+    ends = {o.partition.source_partition_id: o.end for o in offers if o.end}
+    read = {o.partition.source_partition_id: o.partition.reached for o in offers}
+    closed = {item.partition.source_partition_id: item.seen for item in matched.lost_ranges}
+    lows = {o.partition.source_partition_id: o.low for o in offers if o.low}
+    orphans = [*matched.released_batches]
     free, lost, passed = {}, {}, {}
     if read or closed:
         with ledger.transaction() as connection:
@@ -192,14 +192,14 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
             free = partitions.free_ranges(connection, furthest, orphans)
             lost = partitions.free_ranges(connection, closed)
             passed = partitions.free_ranges(connection, lows)
-    gone = [item for item in matched.lost if item.partition.source_partition_id in lost]
+    gone = [item for item in matched.lost_ranges if item.partition.source_partition_id in lost]
     done = read.keys() | closed.keys()
     gone += [
         LostRange(partition=k, seen=k.seen) for k in before if k.source_partition_id not in done
     ]
     # Keeps KS3.
-    missing = [o for o in offers if o.since <= o.low and o.known.source_partition_id in passed]
-    gone += [LostRange(partition=o.known, seen=o.low) for o in missing]
+    missing = [o for o in offers if o.since <= o.low and o.partition.source_partition_id in passed]
+    gone += [LostRange(partition=o.partition, seen=o.low) for o in missing]
     spans |= lost | passed
     matched = replace(matched, offers=[o for o in matched.offers if o not in missing])
     holes = partitions.up_to(free, read)
@@ -213,10 +213,10 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
         free=partitions.up_to(free, ends),
         holes=holes,
         lost=lost,
-        missing=[(o.known, passed[o.known.source_partition_id]) for o in missing],
+        missing=[(o.partition, passed[o.partition.source_partition_id]) for o in missing],
         refusals=(
-            *shown.refused,
-            *matched.refused,
+            *shown.refusals,
+            *matched.refusals,
             *(source.refuse_lost(item, spans[item.partition.source_partition_id]) for item in gone),
         ),
         stored=stored,

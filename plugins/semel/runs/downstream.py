@@ -48,7 +48,7 @@ def _below(
     ledger: Ledger, declared: list[Spec], above: Spec, roots: Mapping[int, bool]
 ) -> Iterator[Link]:
     for spec in declared:
-        if spec.source.upstream != above.name or not spec.source.reads(above.sink.whereabouts()):
+        if spec.source.upstream != above.name or not spec.source.reads_from(above.sink.whereabouts()):
             continue
         read = _readers(ledger, above, spec, [*roots])
         if not read:

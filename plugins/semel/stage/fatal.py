@@ -86,7 +86,7 @@ def check(job: StageJob, attempts: Sequence[Path]) -> None:
     places = []
     for one in found:
         claim = job.splits[one.split].claim
-        (line,) = job.source.lines_of(claim, [one.offset], job.batch_id)
+        (line,) = job.source.line_numbers(claim, [one.offset], job.batch_id)
         at = wording.place(line, one.offset, job.spec.source.unit)
         places.append(f"{claim.name!r} {at} (split {one.split}, {_name(one.signal)})")
     # A string column of JSON takes no numbers: every record would become a dead letter.

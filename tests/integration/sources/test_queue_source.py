@@ -751,15 +751,15 @@ def test_check_asks_the_queue(spool: Spool, nats: Nats) -> None:
     nats.publish(stream, values(0, 3))
     short = of_nats(spool, nats, stream, dedup={"horizon": "6 days"})
     with pytest.raises(SourceError, match="keeps messages for 6 days") as refused:
-        open_source(short).service(short.dedup.horizon)
+        open_source(short).check_service(short.dedup.horizon)
     wanted = str(refused.value).partition("Declare at least ")[2]
     right = of_nats(spool, nats, stream, dedup={"horizon": wanted})
     assert right.dedup.horizon == timedelta(days=7)
-    told = open_source(right).service(right.dedup.horizon)
+    told = open_source(right).check_service(right.dedup.horizon)
     assert f"nats:{stream}@" in told and "3 messages" in told
     ever = of_nats(spool, nats, nats.stream())
     with pytest.raises(SourceError, match="for ever"):
-        open_source(ever).service(ever.dedup.horizon)
+        open_source(ever).check_service(ever.dedup.horizon)
 
 
 # Attacks Q4.
@@ -789,10 +789,10 @@ def test_a_receive_says_which_bound_ended_it(spool: Spool, nats: Nats) -> None:
     nats.publish(stream, values(0, 10))
     done = spec.source.receive(spec.name, Until(messages=4), quiet)
     assert (done.messages, done.ended_by, done.waiting) == (4, "until.messages", 6)
-    assert done.told().endswith("; until.messages ended it, and about 6 messages wait in the queue")
+    assert done.describe().endswith("; until.messages ended it, and about 6 messages wait in the queue")
     done = spec.source.receive(spec.name, Until(idle=timedelta(seconds=1)), quiet)
     assert (done.messages, done.ended_by, done.waiting) == (6, "until.idle", None)
-    assert "wait in the queue" not in done.told()
+    assert "wait in the queue" not in done.describe()
 
 
 def test_a_receive_needs_no_ledger(
@@ -860,7 +860,7 @@ WRONG = {
         "bucket does not go with record_time: sent",
     ),
     "no string": ({"source": {"message_id": "n"}}, "source.message_id: 'n' is bigint"),
-    "twice": ({"source": {"ordering_key": "mid"}}, "is filled by two of message_id"),
+    "twice": ({"source": {"ordering_key": "mid"}}, "belongs to two of message_id"),
     "elsewhere": ({"source": {"spool": "/etc"}}, "source.spool"),
     "a login": ({"source": {"servers": "nats://me:secret@h:1"}}, "source.servers"),
     "two ways": ({"source": {"connection": "c"}}, "either connection or servers"),

@@ -61,8 +61,8 @@ def word(
     }
     return Acceptance(
         offer=replace(offer_of(seen, known, start=start), reason="repeated"),
-        ended=list(ended.values()),
-        superseded=list(found.superseded),
+        replaced_partitions=list(ended.values()),
+        superseded_partitions=list(found.superseded),
     )
 
 

@@ -101,13 +101,13 @@ class Knowledge:
         paths = {file.path for file in known.unsettled} if inodes else set()
 
         def lengths(firsts: list[str]) -> list[tuple[str, int]]:
-            found = known.rows("files", "lengths", firsts=firsts)
+            found = known.query("files", "lengths", firsts=firsts)
             return [(r["first_hash"], r["head_length"]) for r in found]
 
         def like(
             heads: list[tuple[int, str]], inodes: list[int], paths: list[str]
         ) -> list[FilePartition]:
-            found = known.rows(
+            found = known.query(
                 "files",
                 "like",
                 heads=json.dumps([{"head_length": n, "head_hash": head} for n, head in heads]),
@@ -125,7 +125,7 @@ class Knowledge:
                 for file in (listing.items if inodes else ())
                 if file.inode in inodes and file.path not in paths
             },
-            refused=known.refused,
+            refused=known.refusals,
             lengths=lengths,
             like=like,
         )

@@ -133,7 +133,7 @@ class _Gathering:
         for inode, path in inodes_below(self.listing.root):
             if inode in inodes:
                 elsewhere[inode].append(path)
-        named = {file.path for file in self.listing.items} | {r.name for r in self.listing.refused}
+        named = {file.path for file in self.listing.items} | {r.name for r in self.listing.refusals}
         for known in missing:
             names = elsewhere[known.inode]
             found = [item for path in names if (item := self._at(path, known, named))]
@@ -181,7 +181,7 @@ class _Gathering:
         self.before |= {k.path: k for k in known if k.closed and k.path not in self.before}
         own_free = {k.source_partition_id for k in free}
         candidates = free + [k for k in known if k.source_partition_id not in own_free]
-        self.hidden = {r.name for r in self.listing.refused} | self.linked.keys()
+        self.hidden = {r.name for r in self.listing.refusals} | self.linked.keys()
         self.hidden |= {file.path for file in self.closed}
         by_head: dict[tuple[int, str], list[FilePartition]] = defaultdict(list)
         for k in candidates:

@@ -19,17 +19,17 @@ def match(context: Context, listing: FileListing, known: Knowledge, window: Wind
     recognised = gather(context, listing, known, window)
     doubtful = {refusal.name for refusal in known.refused}
     offers, refused = want(context, recognised, window, doubtful)
-    going_on = {offer.known.source_partition_id for offer in offers if offer.known}
+    going_on = {offer.partition.source_partition_id for offer in offers if offer.partition}
     gone, retired = _closing(recognised, going_on)
     facts = recognised.facts
     return MatchResult(
         offers=list(offers),
-        refused=[*refused, *_kept(context, known, listing, recognised)],
-        lost=gone,
-        retired=retired,
-        renamed=list(_renamed(recognised, going_on)),
-        begun=[offer_of(f.seen, None) for f in facts.values() if _is_empty_anew(f)],
-        resumed=tuple(
+        refusals=[*refused, *_kept(context, known, listing, recognised)],
+        lost_ranges=gone,
+        retired_ids=retired,
+        renamed_partitions=list(_renamed(recognised, going_on)),
+        new_partition_offers=[offer_of(f.seen, None) for f in facts.values() if _is_empty_anew(f)],
+        resumed_names=tuple(
             (path, found.matched.path)
             for path, found in facts.items()
             if found.answer is FileDecision.TAKE_UP and found.matched.reached
@@ -51,7 +51,7 @@ def _closing(
             # How long the content of a gzip file is, only a plan that reads it would know.
             unread = item.size is None or is_gzip(item.path)
             seen = max(known.reached, known.seen if unread else item.size)
-            closed.append(LostRange(partition=known, seen=seen, where=item.path))
+            closed.append(LostRange(partition=known, seen=seen, content_holder=item.path))
     new = [f for f in facts if f.answer is FileDecision.NEW and f.match is Match.WEAK]
     retired = dict.fromkeys(k.source_partition_id for f in new for k in f.superseded)
     retired = [partition for partition in retired if partition not in going_on]
@@ -80,7 +80,7 @@ def _kept(
     context: Context, known: Knowledge, listing: FileListing, recognised: Recognised
 ) -> list[Refusal]:
     """Refusals of files that are of another interval, and that nobody looked at now."""
-    asked = {*recognised.facts, *recognised.linked, *(r.name for r in listing.refused)}
+    asked = {*recognised.facts, *recognised.linked, *(r.name for r in listing.refusals)}
     stored = {r.name: r for r in known.refused}
     copies = known.copies
     kept = []

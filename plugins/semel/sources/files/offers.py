@@ -41,7 +41,7 @@ def offer_of(seen: OpenedFile, known: FilePartition | None, *, start: int = 0) -
         name=file.path,
         identity=file.identity,
         fingerprint=file.fingerprint,
-        known=known,
+        partition=known,
         start=start,
         seen=there,
         ahead=ahead,
@@ -98,7 +98,7 @@ def _want(
 
 def _end(context: Context, found: FileFacts, item: FileOffer) -> FileOffer | Refusal:
     """Where the records of a file end that may be read now."""
-    file, known, content = item.file, item.known, item.content
+    file, known, content = item.file, item.partition, item.content
     after = context.declared.closed_after
     age = datetime.now(UTC).timestamp() - file.mtime_ns / 1e9
     closed = after is not None and age >= after.total_seconds()
@@ -127,7 +127,7 @@ def _end(context: Context, found: FileFacts, item: FileOffer) -> FileOffer | Ref
         end = content.size if closed else 0
     else:
         end = content.size if closed else content.record_end(max(start, reached), content.size)
-    item = replace(item, end=end, start=start, whole=is_whole(context))
+    item = replace(item, end=end, start=start, all_or_nothing=is_whole(context))
     return _check_header(context, item) if end > reached else item
 
 
@@ -158,7 +158,7 @@ def stop(context: Context, item: FileOffer, start: int, end: int, room: int, *, 
     """As `Source.stop`."""
     if end - start <= room:
         return end
-    if item.whole:
+    if item.all_or_nothing:
         if first:
             raise LimitError(
                 f"pipeline {context.name}: {os.path.basename(item.file.path)!r} has {end} bytes "

@@ -44,7 +44,7 @@ class ParquetFiles(SealedSource):
         found = list_files(self.context)
         parts = [_part(file) for file in found.items]
         told = {"notes": found.notes, "private": found.private, "complete": found.complete}
-        return PartListing(items=parts, refused=found.refused, **told)
+        return PartListing(items=parts, refusals=found.refusals, **told)
 
     def unread_since(
         self, found: SourceItem, known: Partition | None  # noqa: ARG002 - a part is read at once

@@ -75,7 +75,7 @@ class FilesSource(Source):
         return written_since(self.context, found.name, known and FilePartition.of(known))
 
     def refuse_lost(self, gone: LostRange, spans: list[tuple[int, int]]) -> Refusal:
-        return refusals.gone(self.context, FilePartition.of(gone.partition), spans, gone.where)
+        return refusals.gone(self.context, FilePartition.of(gone.partition), spans, gone.content_holder)
 
     def last_record_end(
         self, offer: FileOffer, start: int, end: int, room: int, *, first: bool
@@ -159,7 +159,7 @@ class FilesSource(Source):
         alone = not formats.has_header(self.context) and not formats.is_whole(self.context)
         return alone and not is_gzip(claim.name)
 
-    def text(self, split: "Split", batch_id: int) -> bytes:
+    def read_text(self, split: "Split", batch_id: int) -> bytes:
         claim = ClaimedFile.of(split.claim)
         with claimed.open_claim(claim, self.root, batch_id) as file:
             file.seek(split.start)
@@ -167,7 +167,7 @@ class FilesSource(Source):
         self._still_there(claim, batch_id)
         return text
 
-    def lines_of(
+    def line_numbers(
         self, claim: Claim, positions: Sequence[int], batch_id: int
     ) -> list[int | None]:
         return claimed.lines_of(ClaimedFile.of(claim), positions, self.root, batch_id)

@@ -114,7 +114,7 @@ def match(
         # One whose name has another topic now waits for a person's word.
         if k.identity not in there and k.name not in named
     ]
-    return MatchResult(offers=offers, refused=refused, lost=gone, begun=begun)
+    return MatchResult(offers=offers, refusals=refused, lost_ranges=gone, new_partition_offers=begun)
 
 
 def word(
@@ -145,7 +145,7 @@ def word(
     offer = offer_of(replace(one, known=None, does=TopicDecision.BEGIN), None)
     if start:
         offer = replace(offer, start=start, reason="repeated")
-    return Acceptance(offer=offer, ended=[one.known])
+    return Acceptance(offer=offer, replaced_partitions=[one.known])
 
 
 def _not_same(context: Context, one: JudgedPartition) -> SourceError:
@@ -189,10 +189,10 @@ def _held(
     new = [f for f in unsettled if f.identity not in by_identity]
     closed, topics = {}, set()
     if new:
-        found = known.rows("kafka", "closed", identities=[f.identity for f in new])
+        found = known.query("kafka", "closed", identities=[f.identity for f in new])
         closed = {r["identity"]: Partition(**r) for r in found}
         asked = sorted({f.topic_id for f in new})
-        topics = {r["topic"] for r in known.rows("kafka", "topics", topics=asked)}
+        topics = {r["topic"] for r in known.query("kafka", "topics", topics=asked)}
     held = {}
     for found in unsettled:
         mine = by_identity.get(found.identity)
@@ -214,7 +214,7 @@ def _reached(judged: list[JudgedPartition], known: LedgerView, until: datetime) 
         for one in judged
         if one.does is TopicDecision.GO_ON
     }
-    found = known.rows("kafka", "reached", until=until, partitions=list(places))
+    found = known.query("kafka", "reached", until=until, partitions=list(places))
     return {places[r["source_partition_id"]]: r["reached"] for r in found}
 
 
@@ -233,7 +233,7 @@ def offer_of(one: JudgedPartition, edges: Edges | None) -> PartitionOffer:
         name=found.name,
         identity=found.identity,
         fingerprint=found.fingerprint,
-        known=known,
+        partition=known,
         # Keeps KS4.
         start=found.low if begins else 0,
         reason="before",

@@ -16,7 +16,7 @@ from semel.formats.selection import Selection
 from semel.sources.kafka.avro import Avro
 from semel.sources.kafka.spec import KafkaSourceSpec
 from semel.sources.messages import ALL
-from semel.sources.values import Values, lines_of
+from semel.sources.values import Values, record_lines
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -31,7 +31,7 @@ class MessageBlocks:
         self._values = Values(context)
         registry = Registry.of(self._source.registry)
         self._avro = Avro(registry, name, context.limits.unknown_schemas_max) if registry else None
-        self._streams = {name: _Stream() for name in (OFFSET, "", *self._source.beside)}
+        self._streams = {name: _Stream() for name in (OFFSET, "", *self._source.unparsed_columns)}
 
     def close(self) -> None:
         """End what was opened to read values."""
@@ -61,12 +61,12 @@ class MessageBlocks:
             values, offsets = list(compress(values, taken.tolist())), offsets[taken]
             beside = {name: column.filter(pa.array(taken)) for name, column in beside.items()}
             null = null[taken]
-        lines = lines_of([value or b"" for value in values], offsets)
+        lines = record_lines([value or b"" for value in values], offsets)
         # 2. The values.
         text, unread = None, {}
         if self._avro is not None:
             texts, unread = self._avro.texts(values)
-            text = lines_of(texts, offsets)
+            text = record_lines(texts, offsets)
         return self._values.block(
             lines,
             beside,

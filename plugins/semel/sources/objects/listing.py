@@ -100,14 +100,14 @@ class ObjectListing(PartListing):
         """By the columns."""
         return self.items.looks()
 
-    def at(self, places: list[int]) -> list[ObjectPart]:
+    def items_at(self, places: list[int]) -> list[ObjectPart]:
         return self.items.some(pa.array(places, pa.uint64()))
 
     def shows(self, names: Collection[str]) -> set[str]:
         """Which of these are shown."""
         asked = pa.array(names, pa.large_string())
         found = self.items.names.filter(pc.is_in(self.items.names, asked))
-        return {*found.to_pylist(), *(refused.name for refused in self.refused)}
+        return {*found.to_pylist(), *(refused.name for refused in self.refusals)}
 
 
 # Keeps OB3.
@@ -147,7 +147,7 @@ def list_objects(context: Context, store: Store, scope: KeyScope) -> ObjectListi
     if source_format(declared.format).sealed:
         _check_tables(context, whole[0], {*tables, *_tables_above(store, scope)})
     found = ObjectParts(table, ("name",) if declared.ordered else ("modified", "name"))
-    return ObjectListing(items=found, refused=refused, complete=True, scope=scope)
+    return ObjectListing(items=found, refusals=refused, complete=True, scope=scope)
 
 
 # Keeps P32.

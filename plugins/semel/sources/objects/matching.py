@@ -88,7 +88,7 @@ def match(
     """As `Source.match`."""
     offers, refused, begun = [], [], []
     judged = _judged(known, known.unsettled)
-    doubtful = {one.name for one in known.refused}
+    doubtful = {one.name for one in known.refusals}
     # Keeps OB16.
     asked = [
         replace(one.part, doubtful=one.part.name in doubtful) for one in judged
@@ -108,7 +108,7 @@ def match(
                 begun.append(offers[-1])
         elif one.held is not None:
             offers.append(_as_it_was(source, one))
-    return MatchResult(offers=offers, refused=refused, lost=_gone(shown, known), begun=begun)
+    return MatchResult(offers=offers, refusals=refused, lost_ranges=_gone(shown, known), new_partition_offers=begun)
 
 
 # Keeps OB3.
@@ -128,7 +128,7 @@ def _gone(shown: ObjectListing, known: LedgerView) -> list[LostRange]:
             gone.append(LostRange(partition=k, seen=max(k.seen, k.reached)))
     if over:
         asked = [k.source_partition_id for k in over]
-        finalized = {r["id"] for r in known.rows("objects", "finalized", partitions=asked)}
+        finalized = {r["id"] for r in known.query("objects", "finalized", partitions=asked)}
         gone += [
             LostRange(partition=k, seen=k.seen) for k in over if k.source_partition_id in finalized
         ]
@@ -140,7 +140,7 @@ def _offer_of(source: OpensObjects, looked: Looked, held: Partition | None) -> P
     part = looked.part
     offer = offer_of(looked, held, part.fingerprint, end=looked.rows)
     evidence = {"bytes": part.length, "content": part.fingerprint, "etag": part.etag}
-    return replace(offer, whole=source.is_whole_key(part.name), evidence=evidence)
+    return replace(offer, all_or_nothing=source.is_whole_key(part.name), evidence=evidence)
 
 
 def _as_it_was(source: OpensObjects, one: _Judged) -> PartOffer:

@@ -176,7 +176,7 @@ class Objects(NamedSource):
 
     # Keeps OB15.
     def evidence(self, offer: PartOffer, end: int) -> Evidence:
-        if offer.known is not None:  # A batch that had claimed it may have failed by its key.
+        if offer.partition is not None:  # A batch that had claimed it may have failed by its key.
             try:
                 self.now(offer.name)
             except ChangedError:
@@ -198,12 +198,12 @@ class Objects(NamedSource):
             return super().last_record_end(offer, start, end, room, first=first)
         if end - start <= room:
             return end
-        if offer.whole and first:
+        if offer.all_or_nothing and first:
             raise LimitError(
                 f"pipeline {self.context.name}: {offer.name!r} has {end} bytes and is read whole; "
                 f"limits.bytes_per_batch_max is {self.context.limits.bytes_per_batch_max}: raise it"
             )
-        if offer.whole or (room <= 0 and not first):
+        if offer.all_or_nothing or (room <= 0 and not first):
             return start
         content = ObjectContent(self._file(offer.name, offer.part.etag, offer.length))
         found = content.record_end(start, start + room)
@@ -303,7 +303,7 @@ class Objects(NamedSource):
         """A format whose lines stand alone, in an object that is not packed."""
         return self._of_lines and not self.is_whole(claim)
 
-    def text(self, split: "Split", batch_id: int) -> bytes:
+    def read_text(self, split: "Split", batch_id: int) -> bytes:
         with self._claimed(split.claim, batch_id) as file:
             return file.at(split.start, split.end - split.start)
 

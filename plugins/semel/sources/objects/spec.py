@@ -31,7 +31,7 @@ class ObjectsSourceSpec(FormattedSourceSpec):
     )
     expires: ClassVar[str] = "somebody, or a rule of the store, has deleted what was read"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
-    aside: ClassVar[tuple[str, ...]] = (*FormattedSourceSpec.aside, "connection", "ordered")
+    plan_keys: ClassVar[tuple[str, ...]] = (*FormattedSourceSpec.plan_keys, "connection", "ordered")
     begins_anywhere: ClassVar[bool] = False
     pattern_of_time: ClassVar[str] = 'a pattern of the keys ("dt=%Y-%m-%d/")'
 
@@ -82,7 +82,7 @@ class ObjectsSourceSpec(FormattedSourceSpec):
         """The prefix, by whatever key."""
         return location(StoreLocation.of(self.url), self.connection)
 
-    def reads(self, place: Location) -> bool:
+    def reads_from(self, place: Location) -> bool:
         """Whether a sink's prefix is below its own one, where its keys may have the pattern; or holds
         it.
         """

@@ -188,10 +188,10 @@ def match(source: Opens, shown: PartListing, known: LedgerView, window: Window) 
     }
     return MatchResult(
         offers=offers,
-        refused=[*refused, *_replayed(source, known, replayed)],
-        lost=gone,
-        begun=begun,
-        released=tuple(sorted(released)),
+        refusals=[*refused, *_replayed(source, known, replayed)],
+        lost_ranges=gone,
+        new_partition_offers=begun,
+        released_batches=tuple(sorted(released)),
         notes=tuple(notes),
     )
 
@@ -242,7 +242,7 @@ def _states(source: Opens, known: LedgerView, looked: list[Looked]) -> list[_Sta
         and (was.closed or was.evidence.get("content") != one.key)
     ]  # fmt: skip
     silent = source.context.limits.orphan_after.total_seconds()
-    found = known.rows("sealed", "readers", names=asked, silent_seconds=silent) if asked else []
+    found = known.query("sealed", "readers", names=asked, silent_seconds=silent) if asked else []
     for r in found:
         reader = {key: r[key] for key in _ClaimingBatch._fields if key != "part"}
         part = Partition(**{key: value for key, value in r.items() if key not in reader})
@@ -287,7 +287,7 @@ def _replayed(source: Opens, known: LedgerView, states: list[_State]) -> Iterato
     read = [next(one for one in state.others if one.committed) for state in states]
     pairs = {"roots": [one.root for one in read], "names": [one.part.name for one in read]}
     pairs["orphans"] = [*known.orphans]
-    apart = {r["root"] for r in known.rows("replay", "apart", **pairs)} if read else set()
+    apart = {r["root"] for r in known.query("replay", "apart", **pairs)} if read else set()
     for state, one in zip(states, read, strict=True):
         part = state.looked.part
         upstream, _, number = part.name.rpartition("/b")

@@ -60,7 +60,7 @@ class FinalizedBatches(NamedSource):
             with os.scandir(self.place.markers) as entries:
                 known = [match for e in entries if (match := _MARKER.fullmatch(e.name))]
         except (FileNotFoundError, NotADirectoryError):
-            return PartListing(items=[], refused=[self._missing()], complete=False)
+            return PartListing(items=[], refusals=[self._missing()], complete=False)
         known.sort(key=lambda match: int(match[1]))
         found, refused = [], []
         for match in known:
@@ -70,7 +70,7 @@ class FinalizedBatches(NamedSource):
             except OSError as error:
                 why = f"its marker cannot be looked at ({error.strerror}); restore it from a backup"
                 refused.append(Refusal(name=name, reason="unreadable", detail=why))
-        return PartListing(items=found, refused=refused, complete=not refused)
+        return PartListing(items=found, refusals=refused, complete=not refused)
 
     def _missing(self) -> Refusal:
         pipeline = self.context.declared.pipeline

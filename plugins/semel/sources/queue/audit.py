@@ -23,9 +23,9 @@ from semel.sources.reread import (
     RecordsLostError,
     ClaimedRecords,
     ClaimedMessages,
-    bad_csv,
-    columns_of,
-    in_order,
+    csv_faults,
+    build_columns,
+    text_columns,
 )
 from semel.sources.sealed.audit import ByContent
 
@@ -61,7 +61,7 @@ class _Spool(Auditor):
                     f"{claim.name!r}: collect has removed it (source.keep_spool)"
                 )
             raise SourceError("no segment of the spool has the claimed content")
-        return in_order(source), _read(path, claim, batch, source)
+        return text_columns(source), _read(path, claim, batch, source)
 
     def _places(self, claim: Claim) -> Iterator[Path]:
         yield from sorted(self._root.glob("*/sealed/*"), key=lambda path: path.name != claim.name)
@@ -105,16 +105,16 @@ def _lines(
     values = rows.column("value").to_pylist()
     beside, bad = _beside(rows, address, source)
     if source.value == "csv":
-        bad |= bad_csv(dict(enumerate(values)), source.csv.delimiter)
+        bad |= csv_faults(dict(enumerate(values)), source.csv.delimiter)
     return ClaimedMessages(
         batch=batch,
         claim=claim,
         data=b"".join(values),
         bounds=np.concatenate(([0], np.cumsum([len(value) for value in values]))),
         positions=np.arange(first, first + len(values)),
-        kept=np.ones(len(values), bool),
-        bad=bad,
-        beside=beside,
+        is_record=np.ones(len(values), bool),
+        faults=bad,
+        unparsed_columns=beside,
     )
 
 
@@ -140,5 +140,5 @@ def _beside(
     if source.published:
         published = rows.column("published").combine_chunks().cast(pa.int64())
         times[source.published] = published.to_pylist()
-    beside, unfit = columns_of(source.columns, raw, times, per_second=1_000_000)
+    beside, unfit = build_columns(source.columns, raw, times, per_second=1_000_000)
     return beside, bad | unfit

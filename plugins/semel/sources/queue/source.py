@@ -87,11 +87,11 @@ class Segments(SealedSource):
         try:
             names = sorted(os.listdir(self.sealed))
         except (FileNotFoundError, NotADirectoryError):
-            return PartListing(items=[], refused=[self._missing()], complete=False, notes=notes)
+            return PartListing(items=[], refusals=[self._missing()], complete=False, notes=notes)
         except OSError as error:
             why = f"{error.strerror}; give the reader access"
             refused.append(Refusal(name=str(self.sealed), reason="unreadable", detail=why))
-            return PartListing(items=[], refused=refused, complete=False, notes=notes)
+            return PartListing(items=[], refusals=refused, complete=False, notes=notes)
         for name in names:
             try:
                 name.encode()
@@ -105,7 +105,7 @@ class Segments(SealedSource):
                 part = SealedPart(name=name, identity="", fingerprint="", when=None)
                 refused.append(unreadable(part, error))
         complete = len(refused) == len(recovered.damaged)
-        return PartListing(items=found, refused=refused, complete=complete, notes=notes)
+        return PartListing(items=found, refusals=refused, complete=complete, notes=notes)
 
     def _missing(self) -> Refusal:
         name = self.context.name
@@ -121,34 +121,34 @@ class Segments(SealedSource):
         """As in `Source`. A spool that has nothing of what has to be there is another one."""
         found = super().match(shown, known, window)
         offers, others = self._addressed(self._brought_back(found.offers, known), known)
-        found = replace(found, offers=offers, refused=[*found.refused, *others])
+        found = replace(found, offers=offers, refusals=[*found.refusals, *others])
         # Also one of which nothing is taken now is missed when it is gone: it is the only copy.
-        begun = [offer for offer in found.offers if offer.known is None]
-        found = replace(found, begun=[*begun, *self._damaged(found, known)])
-        if not shown.complete or any(o.known and o.known.reached for o in found.offers):
+        begun = [offer for offer in found.offers if offer.partition is None]
+        found = replace(found, new_partition_offers=[*begun, *self._damaged(found, known)])
+        if not shown.complete or any(o.partition and o.partition.reached for o in found.offers):
             return found
         names, identities = ([getattr(p, k) for p in shown.items] for k in ("name", "identity"))
-        for newest in known.rows("sealed", "newest", names=names, identities=identities):
+        for newest in known.query("sealed", "newest", names=names, identities=identities):
             # Its name and its age prove nothing: collect may have been another machine's.
             if not (newest["there"] or self.spool.was_removed(newest["content"] or "-")):
                 # What is not in another spool is not gone.
-                there = [gone for gone in found.lost if gone.partition.name in names]
-                refused = [*found.refused, self._another(newest["name"])]
-                return replace(found, gone=there, refused=refused)
+                there = [gone for gone in found.lost_ranges if gone.partition.name in names]
+                refused = [*found.refusals, self._another(newest["name"])]
+                return replace(found, lost_ranges=there, refusals=refused)
         return found
 
     def _brought_back(self, offers: list[PartOffer], known: LedgerView) -> list[PartOffer]:
         """The same; of one that was gone, and of which nothing was read, the name tells that it is
         back: no content of it is known.
         """
-        gone = {refusal.name for refusal in known.refused if refusal.reason == "gone"}
-        names = [offer.name for offer in offers if offer.known is None and offer.name in gone]
+        gone = {refusal.name for refusal in known.refusals if refusal.reason == "gone"}
+        names = [offer.name for offer in offers if offer.partition is None and offer.name in gone]
         if not names:
             return offers
-        closed = [Partition(**row) for row in known.rows("sealed", "closed", names=names)]
+        closed = [Partition(**row) for row in known.query("sealed", "closed", names=names)]
         missed = {k.name: k for k in closed if not (k.reached or k.evidence.get("content"))}
         return [
-            replace(offer, known=offer.known or missed.get(offer.name)) for offer in offers
+            replace(offer, partition=offer.partition or missed.get(offer.name)) for offer in offers
         ]
 
     # Keeps Q4.
@@ -158,14 +158,14 @@ class Segments(SealedSource):
         """The same, each with the address that its ids get; of those that get none nothing is
         offered, and the refusals say why.
         """
-        newest = known.rows("sealed", "address") if offers else []
+        newest = known.query("sealed", "address") if offers else []
         last = (newest[0]["address"] or UNKNOWN) if newest else None
         found, refused = [], []
         for offer in offers:
             evidence = dict(offer.evidence)
             address = segment = evidence.pop("address", None)
-            if offer.known and offer.known.reached:  # As the batch before took it.
-                address = offer.known.evidence.get("address")
+            if offer.partition and offer.partition.reached:  # As the batch before took it.
+                address = offer.partition.evidence.get("address")
             elif segment:
                 address = self.context.declared.id_address(segment, last)
                 if address is None:
@@ -179,7 +179,7 @@ class Segments(SealedSource):
         """The segments that are refused as damaged for the first time. Nothing of them is offered,
         but with a source partition each is missed when it is gone.
         """
-        damaged = {refusal.name for refusal in found.refused if refusal.reason == "damaged"}
+        damaged = {refusal.name for refusal in found.refusals if refusal.reason == "damaged"}
         damaged -= {partition.name for partition in known.partitions}
         for part in known.unsettled:
             if part.name in damaged:
@@ -187,7 +187,7 @@ class Segments(SealedSource):
                     messages = whole_messages(path)
                     yield PartOffer(
                         name=part.name, identity=part.identity, fingerprint=part.fingerprint,
-                        known=None, seen=messages, ahead=messages, settled=False, part=part,
+                        partition=None, seen=messages, ahead=messages, settled=False, part=part,
                         length=part.length, content=None,
                     )  # fmt: skip
 
@@ -303,7 +303,7 @@ class Segments(SealedSource):
     def probe(self) -> tuple[str, ExecutorCheck]:
         return probe.of_spool(self.context, self.sealed)
 
-    def service(self, horizon: timedelta) -> str:
+    def check_service(self, horizon: timedelta) -> str:
         return probe.of_service(self.context, horizon)
 
     # Keeps Q5.

@@ -450,11 +450,11 @@ class _Reading:
             text = query("audit", "cast_rows").text.format_map({"values": ", ".join(casts)})
             made = self._parts.cast(text, pa.table(values))
             beside = made.column("beside").combine_chunks().cast(self._beside)
-        return self._made(at, count, bad=bad, beside=beside, rows=pa.table(columns), far=far)
+        return self._made(at, count, faults=bad, unparsed_columns=beside, rows=pa.table(columns), far=far)
 
     def _unread(self, low: int, count: int) -> ClaimedRecords:
         bad = dict.fromkeys(range(count), "its row group cannot be read")
-        return self._made(low, count, bad=bad, beside=pa.nulls(count, self._beside), rows=None)
+        return self._made(low, count, faults=bad, unparsed_columns=pa.nulls(count, self._beside), rows=None)
 
     def _made(self, at: int, count: int, **more: Any) -> RowLines:
         share = [self._size * row // self._total for row in (at, at + count)]
@@ -465,7 +465,7 @@ class _Reading:
             data=b"",
             bounds=np.zeros(count + 1, np.int64),
             positions=np.arange(start, start + count),
-            kept=np.ones(count, bool),
+            is_record=np.ones(count, bool),
             size=share[1] - share[0],
             **more,
         )

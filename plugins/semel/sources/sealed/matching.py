@@ -145,7 +145,7 @@ class Sorting:
         self._open = {k.source_partition_id: k for k in self.known.partitions}
         self._by_name = {k.name: k for k in self.known.partitions}
         self._names = {part.name for part in self.shown.items}
-        self._hidden = {refusal.name for refusal in self.shown.refused}
+        self._hidden = {refusal.name for refusal in self.shown.refusals}
         self._look()
         self._match()
         for one in self.judged:
@@ -270,7 +270,7 @@ class Sorting:
         unread = set()
         counts = Counter(one.looked.key for one in asked)
         waiting = [k for k in self.known.partitions if not k.reached]
-        found = self.known.rows("sealed", "keys", keys=sorted(counts)) if counts else []
+        found = self.known.query("sealed", "keys", keys=sorted(counts)) if counts else []
         keys = {r["key"] for r in found}
         several = {key for key, count in counts.items() if count > 1}
         hashed = keys | {k.evidence.get("head_hash") for k in waiting}
@@ -289,7 +289,7 @@ class Sorting:
         alike = defaultdict(list)
         contents = sorted({one.content for one in asked if one.content is not None})
         if keys and contents:
-            for r in self.known.rows("sealed", "like", keys=[*keys], contents=contents):
+            for r in self.known.query("sealed", "like", keys=[*keys], contents=contents):
                 known = Partition(**{k: v for k, v in r.items() if k not in ("retired", "lost")})
                 if r["retired"]:
                     self.retired.add(known.source_partition_id)
@@ -336,7 +336,7 @@ class Sorting:
     def kept(self) -> list[Refusal]:
         """Refusals of parts of other intervals, which nobody opened now."""
         asked = {j.part.name for j in self.judged} | {r.name for r in self.refused}
-        stored = {r.name: r for r in self.known.refused}
+        stored = {r.name: r for r in self.known.refusals}
         return [
             replace(stored[part.name], when=part.when)
             for part in self.known.unsettled
@@ -350,14 +350,14 @@ def match(source: Opens, shown: PartListing, known: LedgerView, window: Window) 
     """As `Source.match`."""
     found = Sorting(source=source, shown=shown, known=known, window=window).run()
     offers, refused, renamed, begun = [], [*found.refused, *found.kept()], [], []
-    doubtful = {refusal.name for refusal in known.refused}
+    doubtful = {refusal.name for refusal in known.refusals}
     for one in found.judged:
         part, wanted = one.part, in_window(one.part.when, window)
         offer = offer_of(one.looked, one.known, one.content)
         if one.does in REFUSED:
             refused.append(_refused(source, one))
         elif one.looked.unfinished:
-            offers.append(replace(offer, known=None, ahead=1))
+            offers.append(replace(offer, partition=None, ahead=1))
         elif (wanted or part.name in doubtful) and one.looked.refused and _is_to_be_read(one):
             refused.append(one.looked.refused)
             if one.known and (one.known.name, one.known.identity) != (part.name, part.identity):
@@ -368,11 +368,11 @@ def match(source: Opens, shown: PartListing, known: LedgerView, window: Window) 
                 begun.append(offer)
     return MatchResult(
         offers=offers,
-        refused=refused,
-        lost=found.gone(),
-        renamed=renamed,
-        begun=begun,
-        resumed=tuple(
+        refusals=refused,
+        lost_ranges=found.gone(),
+        renamed_partitions=renamed,
+        new_partition_offers=begun,
+        resumed_names=tuple(
             (j.part.name, j.twin.name)
             for j in found.judged
             if j.does is PartDecision.TAKE_UP and j.twin.reached
@@ -394,7 +394,7 @@ def offer_of(
         name=part.name,
         identity=part.identity,
         fingerprint=part.fingerprint,
-        known=known,
+        partition=known,
         end=end,
         seen=looked.rows,
         ahead=looked.rows,
@@ -410,7 +410,7 @@ def by_name(known: LedgerView, parts: Iterable[SealedPart]) -> dict[str, Partiti
     """The partition of each name: the open one, else the newest that was closed."""
     held = {k.name: k for k in known.partitions}
     new = [part.name for part in parts if part.name not in held]
-    closed = known.rows("sealed", "closed", names=new) if new else []
+    closed = known.query("sealed", "closed", names=new) if new else []
     return held | {r["name"]: Partition(**r) for r in closed}
 
 
@@ -463,7 +463,7 @@ def word(
     offer = offer_of(one.looked, None, content)
     return Acceptance(
         offer=replace(offer, start=start, reason="repeated"),
-        ended=[one.held] if one.held else [],
+        replaced_partitions=[one.held] if one.held else [],
     )
 
 
@@ -486,7 +486,7 @@ def new_word(
             f"{name!r} is {as_what}: all of it is accepted, or nothing",
             next=bare_accept_command(pipeline, name),
         )
-    return Acceptance(offer=offer(), ended=[] if old.closed else [old])
+    return Acceptance(offer=offer(), replaced_partitions=[] if old.closed else [old])
 
 
 def refusal(part: SealedPart, reason: str, detail: str) -> Refusal:

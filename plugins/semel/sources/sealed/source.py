@@ -68,7 +68,7 @@ class SealedSource(Opens, Source):
         limits = self.context.limits
         left, rows = limits.bytes_per_batch_max, 0
         for offer in offers:
-            ahead = offer.end - (offer.known.reached if offer.known else 0)
+            ahead = offer.end - (offer.partition.reached if offer.partition else 0)
             if ahead <= 0:
                 continue
             size = offer.length * ahead // offer.seen

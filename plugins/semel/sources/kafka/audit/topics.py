@@ -23,9 +23,9 @@ from semel.sources.reread import (
     RecordsLostError,
     ClaimedRecords,
     ClaimedMessages,
-    bad_csv,
-    columns_of,
-    in_order,
+    csv_faults,
+    build_columns,
+    text_columns,
 )
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class TopicAuditor(Auditor):
         found, schemas = self._messages(claim, self.place_of(claim)), None
         if source.value == "avro":  # Where the registry is declared to be now.
             schemas = self._schemas(self._source.registry or source.registry)
-        return in_order(source), (_lines(batch, claim, source, some, schemas) for some in found)
+        return text_columns(source), (_lines(batch, claim, source, some, schemas) for some in found)
 
     def place_of(self, claim: Claim) -> tuple[str, int]:
         """Topic and partition of a claim whose offsets are there. Errors as of `read`."""
@@ -109,7 +109,7 @@ class TopicAuditor(Auditor):
             raise SourceError(f"it ends at offset {end}, before what was read: records were lost")
         return topic, int(number)
 
-    def compacted(self, claim: Claim) -> bool:
+    def is_compacted(self, claim: Claim) -> bool:
         """Whether its topic is compacted. False also where the connection's user may not read the
         topic's configuration.
         """
@@ -225,16 +225,16 @@ def _lines(
         data=b"".join(read.texts),
         bounds=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
         positions=np.array(offsets, np.int64),
-        kept=np.ones(len(found), bool) if source.tombstones == "keep" else ~nothing,
-        bad=read.bad | bad,
+        is_record=np.ones(len(found), bool) if source.tombstones == "keep" else ~nothing,
+        faults=read.bad | bad,
         doubts=read.doubts,
-        unknown={
+        unreadable={
             at: f"the Schema Registry has no schema {number} any more, by which offset "
             f"{offsets[at]} was read; register it again under this id (mode IMPORT)"
             for at, number in read.unknown.items()
         },
-        nothing=nothing,
-        beside=beside,
+        is_null=nothing,
+        unparsed_columns=beside,
         values=values if schemas else None,
     )
 
@@ -244,7 +244,7 @@ def _plain(source: KafkaSourceSpec, values: Sequence[bytes | None]) -> ValueText
     found = ValueTexts(texts=[value or b"" for value in values])
     if source.value == "csv":
         there = {at: value for at, value in enumerate(values) if value is not None}
-        found.bad.update(bad_csv(there, source.csv.delimiter))
+        found.bad.update(csv_faults(there, source.csv.delimiter))
     return found
 
 
@@ -262,7 +262,7 @@ def _beside(
     if source.timestamp:
         stamps = (message.timestamp() for message in found)
         times[source.timestamp] = [stamp if kind else None for kind, stamp in stamps]
-    return columns_of(source.columns, raw, times, per_second=1_000)
+    return build_columns(source.columns, raw, times, per_second=1_000)
 
 
 def _last(headers: list[tuple[str, bytes | None]] | None, name: str) -> bytes | None:
