@@ -70,7 +70,7 @@ class IdsEngine:
     buckets: Callable[[StageJob], Buckets | None] = field(default=lambda _: None)
 
     def run(self, job: StageJob) -> Outcome:
-        """See semel.stage.Engine."""
+        """See semel.stage.job.JobEngine."""
         records = self.store(job)
         whole, rest = divmod(records, _RECORDS_PER_FILE)
         sizes = [_RECORDS_PER_FILE] * whole + ([rest] if rest else [])

@@ -196,7 +196,7 @@ def unsure_is_new(decide: Callable) -> Callable:
     kinds = importlib.import_module("semel.sources.files.recognise")
 
     def decided(own, place, match, *, by_position):  # noqa: ANN001, ANN202
-        place = kinds.Place.FREE if place is kinds.Place.UNSURE else place
+        place = kinds.PathMatch.FREE if place is kinds.PathMatch.UNSURE else place
         match = kinds.Match.NONE if match is kinds.Match.UNSURE else match
         return decide(own, place, match, by_position=by_position)
 
@@ -283,9 +283,10 @@ OF_SECONDS: dict[str, Removal] = {
         code("sources.queue.source:Segments.match",
              'not (newest["there"] or self.spool.was_removed(newest["content"] or "-"))'),
     "what is not in another spool is not gone":
-        code("sources.queue.source:Segments.match", "gone=there, ", new=""),
+        code("sources.queue.source:Segments.match", "lost=there, ", new=""),
     "an object that was replaced waits for a person": code(
-        "sources.objects.matching:_own", "Own.OTHER if held.reached", new="Own.UNREAD if held.reached"
+        "sources.objects.matching:_own", "NameMatch.OTHER if held.reached",
+        new="NameMatch.UNREAD if held.reached",
     ),
     "each read names the etag": all_of(
         *(code(f"clients.objects:Store.{name}", '{"if_match": f\'"{etag}"\', "range"',
@@ -472,7 +473,8 @@ OF_SECONDS: dict[str, Removal] = {
     "what a replay has claimed is no new content":
         sql("sealed.readers", "b.replays IS NOT NULL AND NOT EXISTS", "false AND NOT EXISTS"),
     "plan leaves alone what an open batch has claimed": code(
-        "sources.pipeline.matching:judge", "Progress.ALIVE: Does.WAIT, Progress.SILENT", new="Progress.SILENT"
+        "sources.pipeline.matching:judge",
+        "waits = {\n        UpstreamProgress.ALIVE: BatchDecision.WAIT,", new="waits = {",
     ),
     "an orphan goes with the content that it claimed": all_of(
         code("plan:_write", "else matched.released_batches", new="else ()"),
@@ -544,7 +546,7 @@ OF_SECONDS: dict[str, Removal] = {
     "another day's plan judges refused sealed parts again":
         code("sources.sealed.matching:match", "part.name in doubtful"),
     "a plan lists late objects of earlier folders":
-        code("plan.survey:look", "narrowed(request.listed", new="narrowed(request.window",
+        code("plan.survey:look", "narrow(request.listed", new="narrow(request.window",
              user="plan"),
     "a file within the delay leaves it open":
         sql("plan.covers", "WHEN EXISTS", "WHEN false AND EXISTS"),
