@@ -186,7 +186,8 @@ class Reading:
         letters = self._letters.get((marker.batch_id, piece.claim.source_partition_id), {})
         for at, why in piece.unreadable.items():
             told = letters.get(int(piece.positions[at]), ())
-            if piece.is_record[at] and not any(reason == Reason.unknown_schema for reason, _ in told):
+            unknown = any(reason == Reason.unknown_schema for reason, _ in told)
+            if piece.is_record[at] and not unknown:
                 raise SourceError(why)
 
     # Keeps R3.

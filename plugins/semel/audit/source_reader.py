@@ -174,7 +174,8 @@ def _table(lines: ClaimedRecords, fast: np.ndarray, base: int, *, text: bool) ->
 
 
 def _beside(lines: ClaimedRecords) -> pa.Array:
-    return pa.nulls(len(lines.is_record)) if lines.unparsed_columns is None else lines.unparsed_columns
+    columns = lines.unparsed_columns
+    return pa.nulls(len(lines.is_record)) if columns is None else columns
 
 
 def _is_text(lines: ClaimedRecords) -> bool:

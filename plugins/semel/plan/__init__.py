@@ -231,13 +231,15 @@ def _write(
     _Changed: the plan is out of date, and nothing was written.
     """
     matched = survey.matched
-    changed = draft.ranges or draft.updates or draft.made or matched.lost_ranges or matched.retired_ids
+    closes = matched.lost_ranges or matched.retired_ids
+    changed = draft.ranges or draft.updates or draft.made or closes
     pipeline_id = pipeline.pipeline_id
     whole = covered.sees_all(request, survey, draft)
     late = covered.late_times(request, survey) if whole else []
     is_full = event_time.leaves_nothing(request, survey, draft)
     covers = TimeSet()
-    if survey.same_refusals and not (changed or matched.released_batches or is_full > survey.is_full):
+    has_news = changed or matched.released_batches or is_full > survey.is_full
+    if survey.same_refusals and not has_news:
         if whole:
             with ledger.transaction() as connection:
                 covers, is_new = covered.covers(connection, pipeline_id, request, survey, late)

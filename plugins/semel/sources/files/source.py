@@ -75,7 +75,8 @@ class FilesSource(Source):
         return written_since(self.context, found.name, known and FilePartition.of(known))
 
     def refuse_lost(self, gone: LostRange, spans: list[tuple[int, int]]) -> Refusal:
-        return refusals.gone(self.context, FilePartition.of(gone.partition), spans, gone.content_holder)
+        partition = FilePartition.of(gone.partition)
+        return refusals.gone(self.context, partition, spans, gone.content_holder)
 
     def last_record_end(
         self, offer: FileOffer, start: int, end: int, room: int, *, first: bool

@@ -114,7 +114,9 @@ def match(
         # One whose name has another topic now waits for a person's word.
         if k.identity not in there and k.name not in named
     ]
-    return MatchResult(offers=offers, refusals=refused, lost_ranges=gone, new_partition_offers=begun)
+    return MatchResult(
+        offers=offers, refusals=refused, lost_ranges=gone, new_partition_offers=begun
+    )
 
 
 def word(

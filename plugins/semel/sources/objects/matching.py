@@ -108,7 +108,10 @@ def match(
                 begun.append(offers[-1])
         elif one.held is not None:
             offers.append(_as_it_was(source, one))
-    return MatchResult(offers=offers, refusals=refused, lost_ranges=_gone(shown, known), new_partition_offers=begun)
+    gone = _gone(shown, known)
+    return MatchResult(
+        offers=offers, refusals=refused, lost_ranges=gone, new_partition_offers=begun
+    )
 
 
 # Keeps OB3.

@@ -219,7 +219,9 @@ class QueueSourceSpec(MessagesSpec):
 class NatsSourceSpec(QueueSourceSpec):
     """A stream of NATS JetStream, by a durable pull consumer."""
 
-    plan_keys: ClassVar[tuple[str, ...]] = (*QueueSourceSpec.plan_keys, "connection", "servers", "address")
+    plan_keys: ClassVar[tuple[str, ...]] = (
+        *QueueSourceSpec.plan_keys, "connection", "servers", "address"
+    )
 
     type: Literal["nats"]
     """The kind of source."""

@@ -450,11 +450,13 @@ class _Reading:
             text = query("audit", "cast_rows").text.format_map({"values": ", ".join(casts)})
             made = self._parts.cast(text, pa.table(values))
             beside = made.column("beside").combine_chunks().cast(self._beside)
-        return self._made(at, count, faults=bad, unparsed_columns=beside, rows=pa.table(columns), far=far)
+        rows = pa.table(columns)
+        return self._made(at, count, faults=bad, unparsed_columns=beside, rows=rows, far=far)
 
     def _unread(self, low: int, count: int) -> ClaimedRecords:
         bad = dict.fromkeys(range(count), "its row group cannot be read")
-        return self._made(low, count, faults=bad, unparsed_columns=pa.nulls(count, self._beside), rows=None)
+        beside = pa.nulls(count, self._beside)
+        return self._made(low, count, faults=bad, unparsed_columns=beside, rows=None)
 
     def _made(self, at: int, count: int, **more: Any) -> RowLines:
         share = [self._size * row // self._total for row in (at, at + count)]
