@@ -25,7 +25,7 @@ from semel.catalog.runs import IdRun, last_time, own_runs, publish_runs, snapsho
 from semel.errors import ANEW, CorruptionError, RetryableError, StateError, TerminalError
 from semel.ledger import Ledger, Row, change, heartbeat, pipelines, row, transition
 from semel.ledger.attempts import lose
-from semel.ledger.batches import opened
+from semel.ledger.batches import pipeline_and_batch
 from semel.model.batch import (
     HOLDERS_SHOWN,
     Attempt,
@@ -82,7 +82,7 @@ def commit(
     losses = 0
     for _ in range(COMMIT_ROUNDS_MAX):
         with ledger.transaction() as connection:
-            pipeline, batch = opened(connection, spec.name, batch_id)
+            pipeline, batch = pipeline_and_batch(connection, spec.name, batch_id)
             found = row(connection, "stage", "staged", batch_id=batch_id)
         if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
             # Keeps C12.

@@ -20,7 +20,7 @@ from semel.archive import layout, owned, provenance, write_marker
 from semel.declare.parts import Select
 from semel.errors import AGAIN, ANEW, CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, Row, pipelines, row, rows
-from semel.ledger.batches import opened
+from semel.ledger.batches import pipeline_and_batch
 from semel.model.arrow import arrow_type
 from semel.model.batch import Batch, BatchStatus, Claim, Counts, Pipeline
 from semel.model.manifest import Kind, ManifestFile
@@ -29,7 +29,7 @@ from semel.pipeline.opening import acknowledge_stored, open_stored
 from semel.pipeline.spec import Spec
 from semel.plan import covered, event_time
 from semel.sinks import FinalizeAction, Sink, CommittedBatch, judge
-from semel.sinks.linked import Linked, LinkedFiles
+from semel.sinks.linked import HardLinkPublisher, LinkedFiles
 from semel.sources import SettledPartition
 from semel.storage import remove_folder
 
@@ -82,7 +82,7 @@ def finalize(
 
 def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> Finalized:
     with ledger.transaction() as connection:
-        pipeline, batch = opened(connection, spec.name, batch_id)
+        pipeline, batch = pipeline_and_batch(connection, spec.name, batch_id)
         won = row(connection, "finalize", "won", batch_id=batch_id)
         if won is None:
             raise StateError(
@@ -132,7 +132,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         if accepting:
             sink.publish_accepting(output, lambda rows: write_marker.keep_refused(refused, rows))
         # Keeps F5.
-        publish(sink, Linked(root, looks), output, files, looks)
+        publish(sink, HardLinkPublisher(root, looks), output, files, looks)
         count = sink.count_refused(output)
     failpoints.point("finalize.after_publish")
     content = write_marker.content(spec, pipeline, batch, won, counts, files, times)
@@ -225,7 +225,8 @@ def _won(
 
 
 def publish(
-    sink: Sink, kept: Linked, won: CommittedBatch, files: list[ManifestFile], looks: LinkedFiles
+    sink: Sink, kept: HardLinkPublisher, won: CommittedBatch, files: list[ManifestFile],
+    looks: LinkedFiles,
 ) -> None:
     """Make a batch visible and durable, or raise before touching anything.
 
@@ -234,7 +235,7 @@ def publish(
     beside = replace(won, files=tuple(file for file in files if file.kind is not Kind.DATA))
     files = [*won.files, *beside.files]
     for _ in range(_ROUNDS_MAX):
-        staged = looks.of((file, file.staged_path) for file in files)
+        staged = looks.presence_of((file, file.staged_path) for file in files)
         targets = [*sink.query_presence(won), *kept.query_presence(beside)]
         failpoints.point("finalize.after_look")
         acts = list(map(judge, staged, targets))

@@ -26,7 +26,7 @@ from semel.model.complete import Completeness
 from semel.model.manifest import Kind
 from semel.model.times import TimeSet
 from semel.model.windows import UTC_TIME
-from semel.sinks.spec import Away, archive_of, away
+from semel.sinks.spec import RemoteOutput, archive_of, open_output_at
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -59,7 +59,7 @@ class _Found(NamedTuple):
     where: str
     markers: list[Marker]
     sink: Path | None
-    away: Away | None
+    away: RemoteOutput | None
 
 
 def _found(
@@ -67,7 +67,7 @@ def _found(
 ) -> _Found:
     """TerminalError: there are no markers."""
     if "://" in str(where):
-        there = away(str(where), connection)
+        there = open_output_at(str(where), connection)
         # No archive is seen: what markers name there is not read.
         found = [parse_marker(text, Path(name), None) for name, text in there.markers()]
         found.sort(key=lambda marker: marker.commit_seq)
@@ -104,7 +104,7 @@ def _dataset(found: _Found) -> "ds.Dataset":
     parts = []
     for group in groups.values():
         files = [file for marker in group for file in marker.of_kind(Kind.DATA)]
-        disk = found.away and found.away.disk(files)
+        disk = found.away and found.away.file_system(files)
         parts.append(dataset_of(found.sink, group[0].spec.sink, files, schema, disk))
     return parts[0] if len(parts) == 1 else ds.dataset(parts)
 

@@ -282,7 +282,7 @@ def told_of_failure(own: OwnAirflow, airflow: Airflow) -> None:
 
     [body] = wait_for(bodies, "the failure at the hook")
     assert (body["pipeline"], body["task"], body["run"]) == ("strict", "plan", run)
-    assert "strict has nothing to read, and source.on_empty is fail" in body["error"]
+    assert "strict: the source shows nothing to read, and source.on_empty is fail" in body["error"]
     assert body["log"].startswith(f"{own.url}/dags/strict/runs/")
     [mail] = wait_for(lambda: own.mail.mails, "the mail of the failure")
     assert mail["Subject"] == body["title"] == "semel: strict: plan failed"

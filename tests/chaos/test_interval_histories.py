@@ -22,7 +22,7 @@ import pytest
 from fixtures.batches.workbench import Workbench
 from semel.finalize import _finish
 from semel.ledger import Ledger
-from semel.ledger.batches import opened
+from semel.ledger.batches import pipeline_and_batch
 from semel.plan import abandon, plan
 from semel.reports import completeness
 from semel.sources.files import evidence
@@ -147,7 +147,7 @@ class IntervalHistory:
             return
         covers = self.rows("SELECT covers FROM semel.batch WHERE batch_id = %s", batch)[0][0]
         with self.ledger.transaction() as connection:
-            pipeline, found = opened(connection, self.name, batch)
+            pipeline, found = pipeline_and_batch(connection, self.name, batch)
             _finish(connection, pipeline, self.spec, found, {"covers": covers}, timed=False)
 
     # What is there.

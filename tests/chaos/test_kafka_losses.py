@@ -40,7 +40,7 @@ def half_read(topic: Topic, ledger: Ledger) -> Spec:
 @pytest.fixture
 def once_looked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
     """Has something done once, when an accept has looked and not yet written."""
-    look = losses.look
+    look = losses.take_survey
 
     def arm(done: Callable[[], None]) -> None:
         def looks(*words: object) -> object:

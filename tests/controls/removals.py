@@ -217,7 +217,7 @@ def retiring_commit(original: Callable) -> Callable:
 
 def begin_under_any_name(judge: Callable) -> Callable:
     """A topic's name that had another topic is taken for a new one."""
-    does = importlib.import_module("semel.sources.kafka.matching").Does
+    does = importlib.import_module("semel.sources.kafka.matching").TopicDecision
 
     def judged(held, topic_known, lost):  # noqa: ANN001, ANN202
         return does.BEGIN if held == "other" else judge(held, topic_known, lost)
@@ -228,7 +228,7 @@ def begin_under_any_name(judge: Callable) -> Callable:
 LANDING = "sinks.kafka.landing"
 LOADS = "sinks.bigquery.landing"
 COMMITS = "sinks.delta.landing"
-READING = "sources.kafka.messages:READING"
+READING = "sources.kafka.messages:READER_CONFIG"
 MESSAGES = "sources.kafka.messages:messages"
 POINT = "\n        failpoints.point('finalize.before_rename')\n        "
 KEY = "(table_name, pipeline, batch_id)"
@@ -303,27 +303,27 @@ OF_SECONDS: dict[str, Removal] = {
     "a put is refused where an object is":
         code("clients.objects:Store.create", 'metadata, "create")', new='metadata, "overwrite")'),
     "HEAD compares checksum and digest": code(
-        "sinks.objects.sink:ObjectsSink._presence", "and about == about | _about(won, file)", new=""
+        "sinks.objects.sink:ObjectsSink._presence", "and about == about | _metadata(won, file)", new=""
     ),
     "a put is of the manifest's bytes": code(
         "sinks.objects.sink:ObjectsSink._put",
         "xxhash.xxh3_128_hexdigest(data) != file.checksum",
     ),
-    "a batch's number is claimed": gives("sinks.objects.notes:claim"),
+    "a batch's number is claimed": gives("sinks.objects.notes:claim_number"),
     "a note of another batch stops the batch": code(
-        "sinks.objects.notes:claim",
-        "(found.size, there.get(CHECKSUM)) != (len(text), about[CHECKSUM])",
+        "sinks.objects.notes:claim_number",
+        "(head.size, stored.get(CHECKSUM)) != (len(text), metadata[CHECKSUM])",
     ),
     "collect deletes only its own": code(
-        "sinks.objects.sink:ObjectsSink._removed",
-        "(found.size, about.get(CHECKSUM)) != (file.bytes, file.checksum)",
+        "sinks.objects.sink:ObjectsSink._remove_object",
+        "(head.size, about.get(CHECKSUM)) != (file.bytes, file.checksum)",
     ),
     "a long key is refused in time": gives("sinks.objects.sink:ObjectsSink.check_staged"),
     "the audit compares what it fetches": code(
-        "sinks.objects.sink:ObjectsSink._fetched", "digest.hexdigest() != file.checksum"
+        "sinks.objects.sink:ObjectsSink._download", "digest.hexdigest() != file.checksum"
     ),
     "the audit looks for other keys of a batch": code(
-        "sinks.objects.sink:ObjectsSink.rows", "self._named() if strays else ()", new="()"
+        "sinks.objects.sink:ObjectsSink.rows", "self._list_output() if strays else ()", new="()"
     ),
     "each attempt tries the store": gives("sinks.objects.sink:prove"),
     "a batch that met a slash is planned without it": code(
@@ -336,11 +336,11 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "each attempt tries the store of a table": gives("sinks.delta.table:prove"),
     "an older copy leaves a newer one":
-        code("sinks.objects.notes:copy", "int(of) > generation", new="False and <old>"),
-    "the copy of a marker is put": gives("sinks.objects.notes:copy"),
+        code("sinks.objects.notes:put_marker_copy", "int(number) > generation", new="False and <old>"),
+    "the copy of a marker is put": gives("sinks.objects.notes:put_marker_copy"),
     "a reader compares what it opens": code(
-        "sinks.objects.reading:_Disk.open_input_file",
-        "(found.size, about.get(CHECKSUM)) != (file.bytes, file.checksum)",
+        "sinks.objects.reading:_MarkedObjects.open_input_file",
+        "(head.size, metadata.get(CHECKSUM)) != (file.bytes, file.checksum)",
     ),
     "receive asks for room before it pulls": code(
         "sources.queue.receive:_Receiver._most", "disk.f_bavail * disk.f_frsize < ROOM_BYTES"
@@ -362,7 +362,7 @@ OF_SECONDS: dict[str, Removal] = {
     # Plan trusts what it read before it had the lock.
     "claims read again under the lock": code(
         "plan:_lock",
-        "now.version == survey.version", "now.latest == before",
+        "now.version == survey.version", "now.latest == latest",
         "set(survey.orphans) <= set(now.orphans)",
         new="True",
     ),
@@ -397,7 +397,7 @@ OF_SECONDS: dict[str, Removal] = {
     "no claim has a time ahead of its plan":
         sql("finalize.frontier", "c.time_max <= b.planned_at + CAST(:ahead AS interval)", "true"),
     "a plan that leaves data is not full":
-        code("plan.event_time:leaves_nothing", "or draft.left", new=""),
+        code("plan.event_time:leaves_nothing", "or draft.remaining", new=""),
     "a plan that refuses data is not full":
         code("plan.event_time:leaves_nothing", "survey.refusals or draft.refused"),
     "an open batch holds the frontier":
@@ -479,6 +479,8 @@ OF_SECONDS: dict[str, Removal] = {
     "an orphan goes with the content that it claimed": all_of(
         code("plan:_write", "else matched.released_batches", new="else ()"),
         code("plan.survey:look", "[*matched.released_batches]", new="[]"),
+        code("plan:_write", "else matched.released", new="else ()"),
+        code("plan.survey:take_survey", "[*matched.released]", new="[]"),
     ),
     "a batch whose marker is gone holds up new ones":
         gives("sources.pipeline.matching:_missing", []),
@@ -530,7 +532,7 @@ OF_SECONDS: dict[str, Removal] = {
     "the name of a moved file is free":
         gives("sources.files.parquet:ParquetFiles.is_put_away", False),
     "names of writers' notes are not read": code(
-        "plan.partitions:without_private", "one.name not in over", new="True"
+        "plan.partitions:without_private", "item.name not in hidden", new="True"
     ),
     "old times of old writers are dead letters": gives("formats.parquet:since", {}),
     "what is written on leaves its time open":
@@ -546,7 +548,7 @@ OF_SECONDS: dict[str, Removal] = {
     "another day's plan judges refused sealed parts again":
         code("sources.sealed.matching:match", "part.name in doubtful"),
     "a plan lists late objects of earlier folders":
-        code("plan.survey:look", "narrow(request.listed", new="narrow(request.window",
+        code("plan.survey:take_survey", "narrow(request.listed", new="narrow(request.window",
              user="plan"),
     "a file within the delay leaves it open":
         sql("plan.covers", "WHEN EXISTS", "WHEN false AND EXISTS"),
@@ -583,7 +585,7 @@ OF_SECONDS: dict[str, Removal] = {
         "sinks.postgres.sink:PostgresSink._begin",
         "facts = examine(", new="connection.commit()\n    <old>",
     ),
-    "rows are counted before they land": code("sinks.staged:check_count", "landed != wanted"),
+    "rows are counted before they land": code("sinks.staged:check_count", "landed != expected"),
     "what lands is durable":
         sql("postgres.settings", "set_config('synchronous_commit', 'on', true),"),
     "a row replaces earlier ones only":
@@ -762,78 +764,78 @@ OF_MINUTES: dict[str, Removal] = {
         new="self._producer.commit_transaction(30); self._producer.begin_transaction(); <old>",
     ),
     "rows are counted before a note says all": gives(f"{LANDING}:check_count"),
-    "a batch is not written beside its note": gives(f"{LANDING}:_find"),
+    "a batch is not written beside its note": gives(f"{LANDING}:_batch_note"),
     # Each producer has a transactional id of its own.
     "a batch's producer fences the one before": other(
         "sinks.kafka.target:KafkaTarget.transactional_id",
         lambda original: lambda *words: f"{original(*words)}.{secrets.token_hex(4)}",
     ),
     "a note is known by its digest":
-        code("sinks.kafka.sink:KafkaSink.query_presence", "found.digest != won.digest"),
+        code("sinks.kafka.sink:KafkaSink.query_presence", "note.digest != won.digest"),
     # It ends where the first open transaction begins.
     "the control topic is read to its end":
         code("sinks.kafka.ends:_offsets", "committed=False", new="committed=True"),
     "an aborted note is none":
-        code("sinks.kafka.control:between", '"read_committed"', new='"read_uncommitted"'),
+        code("sinks.kafka.control:committed_messages", '"read_committed"', new='"read_uncommitted"'),
     # One that was made anew under a name is taken for the one before.
     "a restored control topic is read from its start":
         code("sinks.kafka.ends:TopicEnds.written_since", "or earlier.topic_id != self.topic_id", new=""),
     # One that leads a partition after another is believed to have all of it.
     "what another leader has is read from its start":
         code("sinks.kafka.ends:TopicEnds.written_since", "leader is not None and", new="True or"),
-    "who was fenced waits": gives(f"{LANDING}:_wait"),
+    "who was fenced waits": gives(f"{LANDING}:_wait_for_rival"),
     "a topic is looked at before any work": gives("sinks.kafka.sink:KafkaSink.check"),
-    "messages are measured in stage": gives("sinks.kafka.refused:KafkaRowCheck._large"),
+    "messages are measured in stage": gives("sinks.kafka.row_check:KafkaRowCheck._large"),
     "a lost control topic is not made anew":
-        code("sinks.kafka.facts:_lacking", "if there and any(", new="if False and any("),
+        code("sinks.kafka.facts:_missing_topics", "if exists and any(", new="if False and any("),
     "a topic takes no replay": gives("sinks.kafka.sink:KafkaSink.check_replace", ()),
     "refused rows are kept":
         code("sinks.kafka.sink:KafkaSink.publish_accepting", "keep(rows)", new="pass"),
     "rows of a batch are all there":
         code("sinks.kafka.reading:rows", "if first > start or last < end:", new="if False:"),
     "retention explains what it deletes alone":
-        code("sinks.kafka.reading:_missing", "0 <= kept", new="True or <old>"),
+        code("sinks.kafka.reading:_deletion_error", "0 <= limits_now", new="True or <old>"),
     "compaction explains gaps alone":
-        code("sinks.kafka.reading:_compacted", "missing <= gaps", new="True"),
+        code("sinks.kafka.reading:_compaction_error", "missing <= gaps", new="True"),
     "a damaged note is its own batch's trouble":
         code("sinks.kafka.control:_notes", "notes[batch] = error", new="raise"),
     "a topic's newest note is looked for":
-        code("sinks.kafka.control:newest", "if since and has and has in (", new="if since and None is not ("),
+        code("sinks.kafka.control:newest_notes", "if since and has and has in (", new="if since and None is not ("),
     "the audit reads the whole topic": other("sinks.kafka.reading:strays", lambda _: lambda *_: {}),
     "a cut begins where the last one ended":
         code(f"{LANDING}:_Landing._blocks", "self._note.rows", new="0"),
     "a load job is known by the manifest's digest":
         code(f"{LOADS}:job_id", "-{won.digest[:12]}", new=""),
     "a job is asked for in its location":
-        code(f"{LOADS}:_found", "target.location", new='"US"'),
+        code(f"{LOADS}:_get_job", "target.location", new='"US"'),
     "a job is waited for":
-        code(f"{LOADS}:land", "_check(target, won, _waited(client, target, won, job))", new="pass"),
+        code(f"{LOADS}:land", "_check_job(target, won, _wait_for_job(client, target, won, job))", new="pass"),
     "a lost answer is no failure":
-        code(f"{LOADS}:_inserted", "failed = error ", new="raise target.told(error) "),
+        code(f"{LOADS}:_insert_job", "failed = error ", new="raise target.translate_error(error) "),
     "rows are looked for beside the job":
         code(f"{LOADS}:land", "count(client, target, won.batch_id)"),
-    "rows that are refused are not sent again": gives(f"{LOADS}:_may_be_cured", True),
+    "rows that are refused are not sent again": gives(f"{LOADS}:_may_retry", True),
     "a table of BigQuery is looked at before any work":
-        other("sinks.bigquery.facts:_unfit", lambda _: lambda *_: iter(())),
+        other("sinks.bigquery.facts:_table_problems", lambda _: lambda *_: iter(())),
     "a time that BigQuery does not take is found in stage":
         gives("sinks.bigquery.refused:BigQueryRowCheck.__call__", ()),
     "rows are counted before they are loaded": gives(f"{LOADS}:check_count"),
     "rows of a table of BigQuery are counted":
-        code("sinks.bigquery.sink:BigQuerySink.rows", "found != wanted"),
+        code("sinks.bigquery.sink:BigQuerySink.rows", "count != published"),
     "a commit is known by the manifest's digest":
         code(f"{COMMITS}:app_id", ":{won.digest}", new=""),
     "a commit names its batch":
-        code(f"{COMMITS}:_committed", "[Transaction(app_id(won), 1)]", new="[]"),
+        code(f"{COMMITS}:_commit", "[Transaction(app_id(won), 1)]", new="[]"),
     "a commit is not tried again by the library":
-        code(f"{COMMITS}:_committed", "max_commit_retries=0", new="max_commit_retries=9"),
+        code(f"{COMMITS}:_commit", "max_commit_retries=0", new="max_commit_retries=9"),
     "files that a vacuum took are put again":
-        code(f"{COMMITS}:presences", "name in active and table.size(name) is None"),
-    "a file that is gone is there again before anything is asked": gives(f"{COMMITS}:mend"),
+        code(f"{COMMITS}:presences", "name in active and table.file_size(name) is None"),
+    "a file that is gone is there again before anything is asked": gives(f"{COMMITS}:restore_files"),
     "a file is put back with the bytes that the log says":
-        code(f"{COMMITS}:_put", "named is not None and named != written"),
+        code(f"{COMMITS}:_put", "expected is not None and expected != written"),
     "a commit without its rows has not landed":
         code(f"{COMMITS}:presences", "len(active) < len(won.files)"),
-    "what a folder's log says is synced": gives("sinks.delta.table:Table.settle"),
+    "what a folder's log says is synced": gives("sinks.delta.table:DeltaTarget.sync_log"),
     "rows are looked for beside the commit":
         code(f"{COMMITS}:presences", "table.count(now, won.batch_id)", new="0"),
     "no credential of the environment stands before a connection's": code(
@@ -841,11 +843,11 @@ OF_MINUTES: dict[str, Removal] = {
         new="False",
     ),
     "a Delta table is looked at before any work":
-        other("sinks.delta.table:Table._unfit", lambda _: lambda *_: iter(())),
+        other("sinks.delta.table:DeltaTarget._table_problems", lambda _: lambda *_: iter(())),
     "a Delta table that was made meanwhile is looked at":
-        code("sinks.delta.table:Table.fit", "found = self.examine(schema)",
-             new="found = self.now()"),
-    "a name that clients decode is refused": gives("sinks.delta.spec:misread"),
+        code("sinks.delta.table:DeltaTarget.open_or_create", "\n    table = self.examine(schema)",
+             new="\n    table = self.open_newest()"),
+    "a name that clients decode is refused": gives("sinks.delta.spec:name_problem"),
     "a file has bounds of all its columns, or none":
         code("sinks.delta.statistics:Statistics.text",
              "any(both is None or None in both for both in bounds.values())"),
@@ -854,29 +856,31 @@ OF_MINUTES: dict[str, Removal] = {
     "a bound of text is no less than what it is cut from":
         code("sinks.delta.statistics:_high", "_above(value[:TEXT_MAX])", new="value[:TEXT_MAX]"),
     "rows of a Delta table are counted":
-        code("sinks.delta.sink:DeltaSink.rows", "found != wanted"),
+        code("sinks.delta.sink:DeltaSink.rows", "count != published"),
     "a task asks for the topic's id": gives("sources.kafka.claimed:check_topic"),
+        code("sinks.delta.sink:DeltaSink.rows", "found != wanted"),
+    "a task asks for the topic's id": gives("sources.kafka.claim_checks:check_topic"),
     "a deleted start is an error for a task":
         other(READING, lambda old: old | {"auto_offset_reset": "earliest"}),
     "a task reads to the claim's end":
-        code(MESSAGES, "ended is not None and ended < end", user="sources.kafka.source"),
-    "a silent topic is asked for": code(MESSAGES, "still()", new="pass", user="sources.kafka.source"),
+        code(MESSAGES, "end_now is not None and end_now < end", user="sources.kafka.source"),
+    "a silent topic is asked for": code(MESSAGES, "check_topic()", new="pass", user="sources.kafka.source"),
     "tasks read what is committed":
         other(READING, lambda old: old | {"isolation_level": "read_uncommitted"}),
     "another leader is asked for what was read":
-        gives("sources.kafka.epochs:_ask", {}),
+        gives("sources.kafka.epochs:_query_epoch_ends", {}),
     "the same end under another leader is looked at": other(
         "sources.kafka.topics:FoundPartition.fingerprint",
         lambda _: property(lambda found: str(found.end)),
     ),
-    "another leader is asked for what was claimed": gives("sources.kafka.claimed:_check_kept"),
-    "a task reads no record of a later leader": gives("sources.kafka.claimed:check_written"),
+    "another leader is asked for what was claimed": gives("sources.kafka.claim_checks:_check_epochs"),
+    "a task reads no record of a later leader": gives("sources.kafka.claim_checks:check_written"),
     "offsets that are given to others are refused":
-        code("sources.kafka.epochs:lost", "proof is Proof.LOST"),
+        code("sources.kafka.epochs:first_lost_offsets", "verdict is EpochVerdict.LOST"),
     "a topic that was made anew waits for a person":
         other("sources.kafka.matching:judge", begin_under_any_name),
     "unclaimed offsets that are gone are refused":
-        code("plan.survey:look", "missing = [o for o in offers if", new="missing = [o for o in () if"),
+        code("plan.survey:take_survey", "missing = [o for o in offers if", new="missing = [o for o in () if"),
     "what is left may begin without a record": code(
         "sources.kafka.edges:find_edges",
         "since[place] == first[place]", user="sources.kafka.matching",
@@ -884,15 +888,15 @@ OF_MINUTES: dict[str, Removal] = {
     "what is missing is looked at under the lock":
         code("repair.losses:accept_loss", "if passed and", new="if False and"),
     "a partition is known at first sight":
-        code("sources.kafka.matching:match", "if one.known is None:", new="if False:"),
+        code("sources.kafka.matching:match", "if partition.source_partition is None:", new="if False:"),
     "no offset for a time is no end where records are left":
-        gives("sources.kafka.edges:_check_told"),
+        gives("sources.kafka.edges:_check_deletion"),
     "an interval has its offsets alone": gives("sources.kafka.matching:find_edges"),
     "a message that is ahead ends no interval":
         code("sources.kafka.edges:_Log.edges", "votes=VOTES, now=now", new="votes=1"),
     "what earlier intervals took ends none again": code(
         "sources.kafka.edges:find_edges",
-        "max(until[place], at, before.get(place, 0))", new="max(until[place], at)",
+        "max(until[place], at, taken_to.get(place, 0))", new="max(until[place], at)",
     ),
     "an interval begins at its own records": code(
         "sources.kafka.edges:find_edges",

@@ -196,7 +196,7 @@ BROKEN = [
     ("  path: out/clicks", "  path: /tmp", "14: sink.path: '/tmp' lies outside the allowed"),
     ("  path: out/clicks", "  path: clicks/out", "14: sink.path: "),
     ("  path: out/clicks", "  path: .", "14: sink.path: "),
-    ("  path: out/clicks", "  path: out/*", "14: sink.path: 'out/*' holds *, ? or ["),
+    ("  path: out/clicks", "  path: out/*", "14: sink.path: 'out/*' has *, ? or ["),
     ("parquet\n", "parquet\n  partition_by: [x]\n", "16: sink.partition_by[0]: 'x' is not a col"),
     ("parquet\n", "parquet\n  partition_by: [tags]\n", "16: sink.partition_by[0]: 'tags' is array"),
     ("parquet\n", "parquet\n  partition_by: [id, ID]\n", "16: sink.partition_by: names 'id' twice"),

@@ -233,7 +233,7 @@ def test_tls(
 
 @pytest.mark.parametrize(("source", "words"), [
     ({"value": "avro"}, "source.registry: is missing"),
-    ({"value": "json", "registry": "schemas"}, "source.registry: has no meaning with value: json"),
+    ({"value": "json", "registry": "schemas"}, "source.registry: does not apply to value: json"),
     ({"value": "avro", "registry": "http://u:s3cret@schemas"}, "a login belongs in a connection"),
     ({"value": "avro", "registry": "schemas:8081"}, "source.registry: is neither the name"),
     ({"value": "avro", "registry": "http://a,http://b"}, "source.registry: is neither the name"),

@@ -268,14 +268,14 @@ class PlanOperator(WaitingOperator, SkipMixin):
         text = summary.plan(answer)
         late = self._late(spec, answer, context)
         completed = ()
-        if spec.window is not None and not answer.done:
+        if spec.window is not None and not answer.is_done:
             completed = completeness.touched(
                 completeness.of(ledger, spec), spec.window.windows, answer.covers
             )
         self.tell_of_windows(spec, completed, context)
         if answer.batch is not None:
             return "\n".join([*late, text])
-        if answer.done:
+        if answer.is_done:
             again = f"the other tasks print the summary of batch {answer.before.batch_id} again"
             return f"{text}\n{again}"
         now = datetime.now(UTC)

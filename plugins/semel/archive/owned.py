@@ -26,12 +26,12 @@ first. Adopt, audit, check and `accept --moved` check all batches."""
 def refuse_traces(spec: Spec, sink: Sink, kept: Path) -> None:
     """TerminalError: the sink of a new pipeline holds something from earlier batches."""
     found = traces.first(spec.sink_path(), kept, spec)
-    if not found and (notes := sink.notes()) and (notes.found or notes.damaged):
+    if not found and (notes := sink.notes()) and (notes.batch_notes or notes.damaged):
         notes.check()
         held.refuse_foreign(
-            sink.address, spec.name, (n for n in notes.found if n.pipeline != spec.name)
+            sink.address, spec.name, (n for n in notes.batch_notes if n.pipeline != spec.name)
         )
-        found = f"rows of batch {max(note.batch_id for note in notes.found)}"
+        found = f"rows of batch {max(note.batch_id for note in notes.batch_notes)}"
     if found:
         raise TerminalError(
             f"the sink {sink.address} holds {found}, and this ledger knows no pipeline "
@@ -88,9 +88,9 @@ def known_batches(
             commit_seq=r["commit_seq"],
             fence=r["fence"],
             rows=r["rows"],
-            left=r["left"],
+            rows_left=r["left"],
             finalized_at=r["finalized_at"],
-            told=MarkerVerdict.LISTED if r["finalized_at"] and not r["replaced"] and r["left"]
+            verdict=MarkerVerdict.LISTED if r["finalized_at"] and not r["replaced"] and r["left"]
             else MarkerVerdict.POSSIBLE,
         )
         for r in rows(connection, "batch", "known", **values)
@@ -113,8 +113,8 @@ def by_markers(markers: Iterable[Marker]) -> list[KnownBatch]:
                     commit_seq=marker.commit_seq,
                     fence=marker.replay.fence if marker.replay else marker.fence,
                     rows=left + marker.erased_rows,
-                    left=left,
-                    told=MarkerVerdict.LISTED
+                    rows_left=left,
+                    verdict=MarkerVerdict.LISTED
                     if marker is newest and left
                     else MarkerVerdict.POSSIBLE,
                 )
@@ -138,7 +138,7 @@ def check_held(
     the folder of an attempt's data files. A `replay` may publish what is missing.
     """
     kept, count = Path(pipeline.archive_path), NOTES_HELD if staged else None
-    listed = [one for one in known if one.told is MarkerVerdict.LISTED]
+    listed = [one for one in known if one.verdict is MarkerVerdict.LISTED]
     has = max(listed, key=attrgetter("finalized_at")).batch_id if listed else None
     newest = staged and NotesQuery(pipeline.name, count, staged, has)
     there, notes = traces.markers(kept), sink.notes(newest)
@@ -147,18 +147,18 @@ def check_held(
     found = _differences(pipeline, known, notes, count)
     lacking = {one.root for one in known if one.finalized_at} - there
     unknown = _unknown(known, there, count)
-    if unknown or found.strays or found.others:  # Some may have landed since the read.
+    if unknown or found.strays or found.conflicting:  # Some may have landed since the read.
         with ledger.transaction() as connection:
             known = known_batches(connection, pipeline, every=staged is None)
         later = _differences(pipeline, known, notes, count)
-        found = replace(found, strays=later.strays, others=later.others)
+        found = replace(found, strays=later.strays, conflicting=later.conflicting)
         unknown = _unknown(known, there, count)
     _check_markers(pipeline, lacking, unknown, kept)
     if notes is None:
         return
     if replay or not notes.complete:
         found = replace(found, missing=())
-    held.refuse(sink, pipeline.name, layout.markers(kept), found)
+    held.refuse_differences(sink, pipeline.name, layout.markers(kept), found)
 
 
 def _differences(
@@ -167,13 +167,13 @@ def _differences(
     """Compare only the batch numbers that both sides were asked for."""
     if notes is None:
         return Differences()
-    own = [note.batch_id for note in notes.found if note.pipeline == pipeline.name]
+    own = [note.batch_id for note in notes.batch_notes if note.pipeline == pipeline.name]
     first = max(_first([one.batch_id for one in known], count), _first(own, count))
     return held.compare(
         pipeline.name,
         pipeline.ledger,
         (one for one in known if one.batch_id >= first),
-        (note for note in notes.found if note.batch_id >= first or note.pipeline != pipeline.name),
+        (n for n in notes.batch_notes if n.batch_id >= first or n.pipeline != pipeline.name),
     )
 
 
@@ -193,7 +193,7 @@ def _check_markers(
     """TerminalError: the archive's markers are not those of the ledger's finalized batches."""
     if lacking:
         raise TerminalError(
-            f"{layout.markers(kept)} lacks the markers of {held.named(lacking)}, which are "
+            f"{layout.markers(kept)} lacks the markers of {held.batches_text(lacking)}, which are "
             "finalized: it was restored to an earlier time, or emptied. Nothing was written. "
             "Restore sink and archive; or treat the ledger as lost: what they lack is read again "
             "(docs/operations.md)"
@@ -206,7 +206,7 @@ def refuse_unknown(pipeline: Pipeline, unknown: Collection[int]) -> None:
     if unknown:
         raise TerminalError(
             f"{layout.markers(Path(pipeline.archive_path))} has markers of "
-            f"{held.named(unknown)}, which are none of "
+            f"{held.batches_text(unknown)}, which are none of "
             f"{pipeline.name!r} here: another ledger works with this sink, or a backup has brought "
             "them back. Nothing was written. Move these markers aside, and their files"
         )
@@ -221,5 +221,5 @@ def check_markers(spec: Spec, sink: RemoteSink) -> None:
     kept = layout.of(spec)
     notes = sink.notes()
     notes.check()
-    found = held.compare(spec.name, None, by_markers(markers_in(None, kept)), notes.found)
-    held.refuse(sink, spec.name, layout.markers(kept), replace(found, strays=()))
+    found = held.compare(spec.name, None, by_markers(markers_in(None, kept)), notes.batch_notes)
+    held.refuse_differences(sink, spec.name, layout.markers(kept), replace(found, strays=()))

@@ -168,15 +168,16 @@ class _Audit:
             known = owned.by_markers(self._markers)
         except CorruptionError:
             return  # Blamed before, among the generations.
-        found = held.compare(self._spec.name, None, known, self._notes.found)
-        newest = {one.commit_seq: one.batch_id for one in known if one.told is MarkerVerdict.LISTED}
+        found = held.compare(self._spec.name, None, known, self._notes.batch_notes)
+        listed = [one for one in known if one.verdict is MarkerVerdict.LISTED]
+        newest = {one.commit_seq: one.batch_id for one in listed}
         for note in found.strays:
             if note.batch_id > newest.get(note.commit_seq, 0):
                 self._in_flight.add(note.batch_id)
                 continue
             what = f"the sink says that it holds {note.rows} rows of it, and no marker lists them"
             self._stray(note, what)
-        for note in found.others:
+        for note in found.conflicting:
             self._stray(note, "the sink says that it holds another batch under its number")
         for note in found.foreign:
             self._stray(note, f"the sink holds rows of it, of pipeline {note.pipeline!r}")
@@ -185,7 +186,7 @@ class _Audit:
         missing: set[int] = set()
         # It may have landed since the notes were read.
         if found.missing and (notes := self._noted()):
-            later = held.compare(self._spec.name, None, known, notes.found)
+            later = held.compare(self._spec.name, None, known, notes.batch_notes)
             damaged = {one.batch_id for one in notes.damaged}
             for one in later.missing:
                 if one.batch_id in damaged:

@@ -187,7 +187,7 @@ class Spec(Model):
             return
         if self.window is None:
             yield ("window",), "is missing: aggregate counts the records of each window"
-        for key, why in self.sink.counting_problems((START, *self.aggregate.keys)):
+        for key, why in self.sink.aggregate_problems((START, *self.aggregate.keys)):
             yield ("sink", *key), why
         if self.source.unknown is Unknown.KEEP and not self.transforms:
             yield ("source", "unknown"), "keep has no meaning with aggregate: nothing is kept"

@@ -177,7 +177,7 @@ def _looks(
     ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int
 ) -> Iterator[_RefusedFile]:
     """Look at a file, again each time the caller asks, up to a bound."""
-    pipeline, source = pipelines.planned(ledger, spec.name), open_source(spec)
+    pipeline, source = pipelines.require(ledger, spec.name), open_source(spec)
     pipeline_id = pipeline.pipeline_id
     for _ in range(_ROUNDS_MAX):
         shown = source.discover()
@@ -186,9 +186,9 @@ def _looks(
             raise SourceError(_not_there(spec, path, shown))
         with ledger.transaction() as connection:
             version = partitions.version(connection, pipeline_id)
-            held = partitions.held(connection, pipeline_id)
+            held = partitions.read_state(connection, pipeline_id)
             there = row(connection, "accept", "open", pipeline_id=pipeline_id, name=name)
-        shown, known = held.known(ledger, pipeline_id, shown)
+        shown, known = held.compare(ledger, pipeline_id, shown)
         try:
             word = source.accept(
                 shown, known, name, same=same, start=start, is_open=there is not None
@@ -336,7 +336,7 @@ def accept_moved(ledger: Ledger, spec: Spec) -> tuple[str, str]:
     Returns the old address and the new one. TerminalError: by its own notes, the target does not
     hold what the pipeline published. StateError: there is nothing to accept.
     """
-    pipeline, sink = pipelines.planned(ledger, spec.name), open_sink(spec)
+    pipeline, sink = pipelines.require(ledger, spec.name), open_sink(spec)
     old, new = pipeline.sink_address, sink.address
     if new == old or spec.sink_path() is not None:
         raise StateError(
@@ -369,7 +369,7 @@ def accept_columns(ledger: Ledger, spec: Spec) -> None:
             "that are there; declare a new pipeline with its own name and sink",
             next=f"semel windows {spec.name}",
         )
-    pipeline = pipelines.planned(ledger, spec.name)
+    pipeline = pipelines.require(ledger, spec.name)
     with ledger.transaction() as connection:
         change(connection, "accept", "forget_columns", pipeline_id=pipeline.pipeline_id)
         failpoints.point("accept.before_columns")
@@ -382,7 +382,7 @@ def accept_late(ledger: Ledger, spec: Spec) -> datetime:
 
     StateError: no window is held.
     """
-    pipeline = pipelines.planned(ledger, spec.name)
+    pipeline = pipelines.require(ledger, spec.name)
     with ledger.transaction() as connection:
         pipelines.lock(connection, pipeline)
         found = transition(

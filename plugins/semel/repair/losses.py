@@ -10,7 +10,7 @@ from semel.ledger import Ledger, change, pipelines, rows
 from semel.model.batch import Pipeline
 from semel.pipeline.spec import Spec
 from semel.plan import partitions
-from semel.plan.survey import Request, look, steadily
+from semel.plan.survey import Request, take_survey, steadily
 from semel.repair.accept import changed, digest, moving, named, who
 from semel.sources import Spans
 
@@ -37,7 +37,7 @@ def accept_loss(
     SourceError: nothing is missing under this name. StateError: a batch still has it, or the effect
     would now differ from the one agreed to.
     """
-    pipeline = pipelines.planned(ledger, spec.name)
+    pipeline = pipelines.require(ledger, spec.name)
     pipeline_id = pipeline.pipeline_id
     for _ in range(_ROUNDS_MAX):
         version, passed = _passed(ledger, spec, pipeline, path)
@@ -64,7 +64,7 @@ def accept_loss(
 
 def foresee_loss(ledger: Ledger, spec: Spec, path: str) -> list[RecordedLoss]:
     """What `accept_loss` would record, with the same errors. Empty: it is already recorded."""
-    pipeline = pipelines.planned(ledger, spec.name)
+    pipeline = pipelines.require(ledger, spec.name)
     _, passed = _passed(ledger, spec, pipeline, path)
     with ledger.transaction() as connection:
         return passed or _missing(connection, spec, pipeline, path)
@@ -90,7 +90,7 @@ def _passed(
         closed, _ = partitions.unaccounted(connection, pipeline.pipeline_id)
     if named(spec, path, {k.name for k in closed}) is not None:
         return version, []
-    seen = steadily(spec.name, lambda: look(ledger, pipeline, Request(spec=spec)))
+    seen = steadily(spec.name, lambda: take_survey(ledger, pipeline, Request(spec=spec)))
     name = named(spec, path, {k.name for k, _ in seen.missing})
     return seen.version, [
         RecordedLoss(name=k.name, source_partition_id=k.source_partition_id, start=start, end=end)

@@ -12,7 +12,7 @@ from semel.ledger import Ledger, Row, pipelines, rows
 from semel.model.batch import Log
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
-from semel.plan.survey import Request, look, steadily
+from semel.plan.survey import Request, take_survey, steadily
 from semel.sources import (
     SourceItem,
     Offer,
@@ -133,7 +133,7 @@ def gaps_beside(
         found = [_dated(gap, whens.get(gap.name)) for offer in offers for gap in _of(offer, {})]
         return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused), shown.items
     pipeline_id = pipeline.pipeline_id
-    seen = steadily(spec.name, lambda: look(ledger, pipeline, Request(spec=spec, log=log)))
+    seen = steadily(spec.name, lambda: take_survey(ledger, pipeline, Request(spec=spec, log=log)))
     with ledger.transaction() as connection:
         held = _opened(connection, spec, pipeline_id)
         losses = rows(

@@ -119,14 +119,14 @@ def _idle(answer: "Plan") -> list[str]:
     part = answer.source.part
     refused = f"; some {part}s are refused (see below)" if answer.refusals else ""
     name = answer.pipeline.name
-    if not idle.shown:
+    if not idle.shown_count:
         lines = [f"nothing to do: no {part}{of} has come for {name}{refused}"]
         return [*lines, idle.unmatched] if idle.unmatched else lines
-    parts = _count(idle.shown, part)
+    parts = _count(idle.shown_count, part)
     if idle.holders:
-        read = f"all records that {parts}{of} hold{'s' * (idle.shown == 1)} have a batch"
+        read = f"all records that {parts}{of} hold{'s' * (idle.shown_count == 1)} have a batch"
     else:
-        read = f"{parts}{of} hold{'s' * (idle.shown == 1)} no {answer.source.complete}"
+        read = f"{parts}{of} hold{'s' * (idle.shown_count == 1)} no {answer.source.complete}"
     lines = [f"nothing to do: {read}{refused}"]
     for holder in idle.holders:
         whose = f"batch {holder.batch_id} (run {run_of(holder.request_key)})"

@@ -90,7 +90,7 @@ def roots(
     interval, or its commit if the pipeline has no intervals. StateError: there are none.
     TerminalError: a batch has some of the interval, and some of another time.
     """
-    pipeline = pipelines.planned(ledger, spec.name)
+    pipeline = pipelines.require(ledger, spec.name)
     with ledger.transaction() as connection:
         found = _roots(connection, pipeline, batches=batches, interval=interval)
         if interval:
@@ -111,7 +111,7 @@ def look(
     """Check whether a batch can be replayed now. The bytes of its decisions and dead letters are
     checked, unless the request has replayed the batch, or is replaying it. `once`: as in `plan`.
     """
-    pipeline = pipelines.planned(ledger, spec.name)
+    pipeline = pipelines.require(ledger, spec.name)
     found = _root(ledger, pipeline, spec, root)
     mine = _of_request(ledger, spec, request_key, root)
     try:
@@ -250,7 +250,7 @@ def planned(
 
     `root`: only that batch.
     """
-    pipeline = pipelines.planned(ledger, spec.name)
+    pipeline = pipelines.require(ledger, spec.name)
     with ledger.transaction() as connection:
         found = rows(
             connection, "replay", "of_request",
@@ -346,7 +346,7 @@ def follows(
     """Whether a batch is behind what it reads, or will be once the parts `moving` are replayed; and
     why it cannot follow, as far as it is known now.
     """
-    pipeline = pipelines.planned(ledger, spec.name)
+    pipeline = pipelines.require(ledger, spec.name)
     found = _root(ledger, pipeline, spec, root)
     claims = ledger.rows("plan", "claims", batch_id=found["newest"])
     names = {claim["name"] for claim in claims} & {*moving}

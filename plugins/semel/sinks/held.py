@@ -1,7 +1,7 @@
 """Compare a target's notes with the markers, by one decision table for all sinks.
 
-A target's notes are rows of `semel_batch`, or messages of the control topic. The batches on the
-other side come from the markers, or from the ledger, where they are the finalized batches.
+A target's notes are rows of `semel_batch`, messages of the control topic, or derived from its rows.
+The batches on the other side come from the markers, or are the finalized batches of the ledger.
 """
 
 from collections.abc import Collection, Iterable
@@ -16,17 +16,17 @@ from semel.sinks import BatchNote, RemoteSink
 
 
 class MarkerVerdict(StrEnum):
-    """What the markers say about a batch."""
+    """State of a batch by the markers."""
 
     LISTED = "listed"
-    """Its rows are output: the target must hold them."""
+    """Its rows are output: the target MUST have them."""
     POSSIBLE = "possible"
-    """The target may hold it: committed and not finalized, replaced since, or without rows."""
+    """The target may have it: committed and not finalized, replaced since, or without rows."""
     UNKNOWN = "unknown"
 
 
-class Holds(StrEnum):
-    """What the target says about it: nothing, the same, or another batch under its number."""
+class TargetVerdict(StrEnum):
+    """State of a batch by the target's note: no note, the same, or another with its number."""
 
     NOTHING = "nothing"
     SAME = "same"
@@ -34,7 +34,7 @@ class Holds(StrEnum):
 
 
 class BatchVerdict(StrEnum):
-    """The verdict on a batch."""
+    """The result of comparing both."""
 
     FINE = "fine"
     MISSING = "missing"
@@ -43,16 +43,16 @@ class BatchVerdict(StrEnum):
 
 
 # Keeps H1.
-def judge(told: MarkerVerdict, holds: Holds) -> BatchVerdict:
+def judge_batch(by_markers: MarkerVerdict, by_target: TargetVerdict) -> BatchVerdict:
     """The decision table, with all nine cases."""
-    match told, holds:
-        case MarkerVerdict.LISTED, Holds.NOTHING:
+    match by_markers, by_target:
+        case MarkerVerdict.LISTED, TargetVerdict.NOTHING:
             return BatchVerdict.MISSING
-        case _, Holds.NOTHING:
+        case _, TargetVerdict.NOTHING:
             return BatchVerdict.FINE
         case MarkerVerdict.UNKNOWN, _:
             return BatchVerdict.STRAY
-        case _, Holds.SAME:
+        case _, TargetVerdict.SAME:
             return BatchVerdict.FINE
         case _:
             return BatchVerdict.OTHER
@@ -62,8 +62,7 @@ def judge(told: MarkerVerdict, holds: Holds) -> BatchVerdict:
 class KnownBatch:
     """A batch that may be in the target, by the markers or the ledger. `root`: see `Batch.root`.
 
-    `left`: its rows without those that were erased. `finalized_at`: by the ledger; markers do not
-    tell it.
+    `rows_left`: its rows without erased ones. `finalized_at` is None if the markers are the source.
     """
 
     batch_id: int
@@ -71,20 +70,20 @@ class KnownBatch:
     commit_seq: int
     fence: int
     rows: int
-    left: int
-    told: MarkerVerdict
+    rows_left: int
+    verdict: MarkerVerdict
     finalized_at: datetime | None = None
 
-    def holds(self, note: BatchNote | None) -> Holds:
-        """Compare it with the target's note."""
+    def compare_note(self, note: BatchNote | None) -> TargetVerdict:
+        """Compare the batch with the target's note."""
         if note is None:
-            return Holds.NOTHING
+            return TargetVerdict.NOTHING
         if note.fence is None:
-            same = note.commit_seq == self.commit_seq and note.rows <= self.left
+            same = note.commit_seq == self.commit_seq and note.rows <= self.rows_left
         else:
-            wanted = self.commit_seq, self.fence, self.rows
-            same = (note.commit_seq, note.fence, note.rows) == wanted
-        return Holds.SAME if same else Holds.OTHER
+            expected = self.commit_seq, self.fence, self.rows
+            same = (note.commit_seq, note.fence, note.rows) == expected
+        return TargetVerdict.SAME if same else TargetVerdict.OTHER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,129 +91,132 @@ class Differences:
     """Differences between target and markers. `foreign`: notes of other pipelines or ledgers."""
 
     missing: tuple[KnownBatch, ...] = ()
-    others: tuple[BatchNote, ...] = ()
+    conflicting: tuple[BatchNote, ...] = ()
     strays: tuple[BatchNote, ...] = ()
     foreign: tuple[BatchNote, ...] = ()
 
 
 def compare(
-    pipeline: str, ledger: str | None, known: Iterable[KnownBatch], notes: Iterable[BatchNote]
+    pipeline: str, ledger: str | None, batches: Iterable[KnownBatch], notes: Iterable[BatchNote]
 ) -> Differences:
     """Compare a target's notes with the batches that may be there. `ledger`: None accepts any."""
-    batches = {one.batch_id: one for one in known}
-    own: dict[int, BatchNote] = {}
-    found: dict[BatchVerdict, list] = {finding: [] for finding in BatchVerdict}
+    by_number = {batch.batch_id: batch for batch in batches}
+    noted: set[int] = set()
+    results: dict[BatchVerdict, list] = {verdict: [] for verdict in BatchVerdict}
     foreign = []
     for note in notes:
-        says = note.fence is not None
-        if note.pipeline != pipeline or (says and ledger not in (None, note.ledger)):
+        has_ledger = note.fence is not None
+        if note.pipeline != pipeline or (has_ledger and ledger not in (None, note.ledger)):
             foreign.append(note)
             continue
-        own[note.batch_id] = note
-        one = batches.get(note.batch_id)
-        told, holds = (one.told, one.holds(note)) if one else (MarkerVerdict.UNKNOWN, Holds.OTHER)
-        found[judge(told, holds)].append(note)
-    for number, one in batches.items():
-        if number not in own:
-            found[judge(one.told, Holds.NOTHING)].append(one)
+        noted.add(note.batch_id)
+        if batch := by_number.get(note.batch_id):
+            result = judge_batch(batch.verdict, batch.compare_note(note))
+        else:
+            result = judge_batch(MarkerVerdict.UNKNOWN, TargetVerdict.OTHER)
+        results[result].append(note)
+    for number, batch in by_number.items():
+        if number not in noted:
+            results[judge_batch(batch.verdict, TargetVerdict.NOTHING)].append(batch)
     return Differences(
-        missing=tuple(found[BatchVerdict.MISSING]),
-        others=tuple(found[BatchVerdict.OTHER]),
-        strays=tuple(found[BatchVerdict.STRAY]),
+        missing=tuple(results[BatchVerdict.MISSING]),
+        conflicting=tuple(results[BatchVerdict.OTHER]),
+        strays=tuple(results[BatchVerdict.STRAY]),
         foreign=tuple(foreign),
     )
 
 
 def refuse_foreign(address: str, pipeline: str, foreign: Iterable[BatchNote]) -> None:
-    """TerminalError: another pipeline, or a pipeline of another ledger, published rows there."""
+    """Raises TerminalError if another pipeline or another ledger has published rows there."""
     foreign = list(foreign)
     if not foreign:
         return
     names = sorted({note.pipeline for note in foreign})
-    whose = f"pipeline {', '.join(map(repr, names))}" + (
-        ", of another ledger" if names == [pipeline] else ""
+    owner = f"pipeline {', '.join(map(repr, names))}" + (
+        " of another ledger" if names == [pipeline] else ""
     )
     raise TerminalError(
-        f"{address} holds {_those(foreign)} of {whose}, and one table or topic belongs to one "
-        f"pipeline of one ledger: readers could not tell their rows apart. Give {pipeline!r} "
-        "another one"
+        f"{address} has {_numbers_text(foreign)} of {owner}. A table or topic belongs to one "
+        "pipeline of one ledger, so that readers can distinguish its rows. Give "
+        f"{pipeline!r} another target"
     )
 
 
-def _those(found: Iterable[BatchNote | KnownBatch]) -> str:
-    return named({one.batch_id for one in found})
+def _numbers_text(batches: Iterable[BatchNote | KnownBatch]) -> str:
+    return batches_text({batch.batch_id for batch in batches})
 
 
-def named(batches: Collection[int]) -> str:
+def batches_text(batches: Collection[int]) -> str:
     """Batches by number: `batch 7`, `batches 3, 4, 9`."""
     numbers = sorted(batches)
-    shown = ", ".join(map(str, numbers[:FILES_NAMED_MAX]))
+    names = ", ".join(map(str, numbers[:FILES_NAMED_MAX]))
     more = len(numbers) - FILES_NAMED_MAX
-    return f"batch{'es' if len(numbers) > 1 else ''} {shown}" + (
+    return f"batch{'es' if len(numbers) > 1 else ''} {names}" + (
         f" and {more} more" if more > 0 else ""
     )
 
 
 # Keeps H2.
-def refuse(sink: RemoteSink, pipeline: str, archive: Path, found: Differences) -> None:
-    """TerminalError: the target differs from the markers in `archive`. Reports the worst difference
-    first.
+def refuse_differences(
+    sink: RemoteSink, pipeline: str, archive: Path, differences: Differences
+) -> None:
+    """Raises TerminalError if the target differs from the markers in `archive`. The message
+    describes the worst difference.
     """
-    refuse_foreign(sink.address, pipeline, found.foreign)
-    if found.others:
+    refuse_foreign(sink.address, pipeline, differences.foreign)
+    if differences.conflicting:
         raise TerminalError(
-            f"{sink.address} holds other rows under the numbers of {_those(found.others)} than "
-            f"those that were published: another ledger has put them in, or {archive} is of "
-            "another time than it. Nothing was written. Bring back the one that is older"
+            f"{sink.address} and the archive {archive} disagree about "
+            f"{_numbers_text(differences.conflicting)}: both have them, with different rows. "
+            "Either another ledger writes there, or one of the two was restored from a backup. "
+            f"Nothing was written. Restore the older of the two, or give {pipeline!r} another target"
         )
-    if found.strays:
+    if strays := differences.strays:
+        numbers = sorted({note.batch_id for note in strays})
         raise TerminalError(
-            f"{sink.address} holds rows of {_those(found.strays)}, which are none of "
-            f"{pipeline!r} here: another ledger has put them in, or a backup has brought "
-            f"them back. Nothing was written. {sink.forget(_numbers(found.strays))}"
+            f"{sink.address} has rows of {_numbers_text(strays)}, which {pipeline!r} has not "
+            "published by this ledger. Another ledger writes there, or somebody restored a backup. "
+            f"Nothing was written. {sink.describe_removal(numbers)}"
         )
-    if found.missing:
-        raise _missing(sink, pipeline, archive, found.missing)
+    if differences.missing:
+        raise _missing_error(sink, pipeline, archive, differences.missing)
 
 
-def _numbers(found: Iterable[BatchNote]) -> list[int]:
-    return sorted({note.batch_id for note in found})
-
-
-def _missing(
-    sink: RemoteSink, pipeline: str, archive: Path, found: Collection[KnownBatch]
+def _missing_error(
+    sink: RemoteSink, pipeline: str, archive: Path, missing: Collection[KnownBatch]
 ) -> TerminalError:
     """The error for a target without notes for batches that the markers list."""
-    roots = sorted({one.root for one in found})
+    roots = sorted({batch.root for batch in missing})
     what = (
-        f"{sink.address} does not say that it holds {named(roots)}, and the markers in "
-        f"{archive} list them: it was restored to an earlier time, emptied, or is another "
-        "place; or its notes were removed. Nothing was written. Restore it with its notes"
+        f"{sink.address} has no note of {batches_text(roots)}, which the markers in {archive} "
+        "list. The target was emptied, restored to an earlier time or moved, or its notes were "
+        "removed. Nothing was written. Restore it with its notes"
     )
     if sink.replaceable:
         first = last = roots[0]
         while last + 1 in roots:
             last += 1
-        lacking = [one.batch_id for one in found if first <= one.root <= last]
+        newest = max(batch.batch_id for batch in missing if first <= batch.root <= last)
         batches = str(first) if first == last else f"{first}..{last}"
         # A new request: the current code and declaration may have made the missing rows already.
-        again = f"semel replay {pipeline} --batches {batches} --request mend-{max(lacking)}"
-        others = ", and so for the others" if last != roots[-1] else ""
+        replay = f"semel replay {pipeline} --batches {batches} --request mend-{newest}"
+        more = ". Then replay the other batches in the same way" if last != roots[-1] else ""
         return TerminalError(
-            f"{what}; or `{again}` computes their rows again from the source{others}", next=again
+            f"{what}, or compute the rows again from the source: `{replay}`{more}", next=replay
         )
-    again = (
-        "read their records again: treat the ledger as lost, move the markers of these batches "
-        "aside, and adopt (docs/operations.md)"
+    return TerminalError(
+        f"{what}{erasure_step(sink, pipeline, missing)}. If the rows are lost, read their records "
+        "again: treat the ledger as lost, move the markers of these batches out of the archive, "
+        "and adopt (docs/operations.md)"
     )
-    erased = were_erased(sink, pipeline, found)
-    return TerminalError(f"{what}{erased}; or, where their rows are gone, {again}")
 
 
-def were_erased(sink: RemoteSink, pipeline: str, found: Collection[KnownBatch]) -> str:
-    """What to do if somebody has erased missing rows on purpose, where rows are the only notes."""
+def erasure_step(sink: RemoteSink, pipeline: str, missing: Collection[KnownBatch]) -> str:
+    """How to accept that somebody has erased the missing rows on purpose, as a sentence without
+    its full stop. Empty if the target's notes are separate from its rows.
+    """
     if not sink.self_noted:
         return ""
-    roots, lacking = sorted(one.root for one in found), sum(one.left for one in found)
-    command = f"semel accept {pipeline} --erased {roots[0]}..{roots[-1]} --rows {lacking}"
-    return f"; or, if somebody has erased them on purpose, say so: `{command} --why TEXT`"
+    roots, count = sorted(b.root for b in missing), sum(b.rows_left for b in missing)
+    command = f"semel accept {pipeline} --erased {roots[0]}..{roots[-1]} --rows {count}"
+    return f". If somebody has erased them on purpose, accept that: `{command} --why TEXT`"

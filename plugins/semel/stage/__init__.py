@@ -35,7 +35,7 @@ from semel.errors import (
     TerminalError,
 )
 from semel.ledger import Ledger, attempts, pipelines, row, rows
-from semel.ledger.batches import opened
+from semel.ledger.batches import pipeline_and_batch
 from semel.ledger.heartbeat import heartbeat
 from semel.model.arrow import arrow_type
 from semel.model.batch import (
@@ -89,7 +89,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: JobEngine, log: Log
     TerminalError: the spec or the source is not what was planned, or a limit was broken.
     """
     with ledger.transaction() as connection:
-        pipeline, batch = opened(connection, spec.name, batch_id)
+        pipeline, batch = pipeline_and_batch(connection, spec.name, batch_id)
         latest = row(connection, "stage", "latest", batch_id=batch_id)
         found = rows(connection, "plan", "claims", batch_id=batch_id)
         claims = [Claim.from_row(r) for r in found]
@@ -115,7 +115,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: JobEngine, log: Log
         if latest["status"] in (AttemptStatus.STAGED, AttemptStatus.WON):
             attempt, counts = Attempt.from_row(latest), Counts.from_row(latest)
             return Staged(batch=batch, attempt=attempt, found=True, counts=counts)
-        log(attempts.before(batch, latest))
+        log(attempts.previous_attempt(batch, latest))
     source = open_source(spec)
     context = StageContext(
         ledger=ledger,

@@ -189,7 +189,7 @@ def test_a_topic_is_told_and_none_is_made(output: TopicOutput, kafka: Kafka) -> 
     output.sink |= {"create": True}
     output.allowed().allow("topic", "CREATE")
     one = output.look()
-    assert one.ok and one.detail.count("stage makes it") == 2, one
+    assert one.ok and one.detail.count("stage creates it") == 2, one
     known = kafka.admin.list_topics(timeout=SECONDS_MAX).topics
     assert not {output.topic, output.control} & known.keys()
     output.make()

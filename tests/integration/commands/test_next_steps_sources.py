@@ -440,7 +440,7 @@ def test_an_interval_whose_records_are_being_deleted(
         with failpoints.armed("plan.after_register", delete):
             if main(shlex.split(line)[1:]):
                 break
-    assert "cannot tell yet" in (told := shell.capsys.readouterr().err)
+    assert "cannot yet find the first offset" in (told := shell.capsys.readouterr().err)
     step = told.splitlines()[-1].removeprefix("next: ")
     wait_for(lambda: main(shlex.split(step)[1:]) == 0, "the broker", poll=0.1)
     assert in_output(spec) == ids(0, 20)

@@ -237,7 +237,7 @@ def change(spec: Spec, number: int, **values: object) -> None:
 
 
 APART = [
-    ({"pipeline": "visits"}, "holds batch 2 of pipeline 'visits'"),
+    ({"pipeline": "visits"}, "has batch 2 of pipeline 'visits'"),
     ({"commit_seq": 1}, "b00000001.json and .*b00000002.json are of two ledgers"),
     ({"bucket_seconds": 61}, "are of two ledgers"),
     ({"claims": {"start": 3}}, "claim the same bytes of source partition 1"),

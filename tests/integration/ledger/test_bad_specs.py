@@ -62,7 +62,7 @@ def test_a_renamed_pipeline_is_refused_its_old_sink(bench: Workbench, ledger: Le
     """It would write all records there again: refused until it gets its name back."""
     spec = first_batch(bench, ledger, events(0, 5))
     renamed = bench.spec("visits", sink={"path": "out/events"})
-    with pytest.raises(TerminalError, match="belongs to pipeline 'events'.*keep the old name"):
+    with pytest.raises(TerminalError, match="belongs to pipeline 'events'.*Keep the old name"):
         run(ledger, renamed, "r1")
     assert stored(ledger, "batch") == 1
     bench.write("in/a.jsonl", events(5, 8), mode="ab")

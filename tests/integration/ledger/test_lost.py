@@ -43,7 +43,7 @@ def test_a_worker_that_goes_on_after_its_task_was_marked_failed(
     spec, batch = planned(bench, ledger)
     error = lost(ledger, spec, batch, lambda: run(ledger, spec, KEY))
     assert re.fullmatch(
-        r"batch 1: attempt 1 is lost, and nothing that it wrote is used: attempt 2 of batch 1 "
+        r"batch 1: attempt 1 is lost, and semel does not use its output: attempt 2 of batch 1 "
         rf"\(run manual__1\) committed at {WHEN}, with 10 new, 2 repeats, 0 quarantined, 0 late",
         str(error),
     )
@@ -58,7 +58,7 @@ def test_an_attempt_whose_batch_was_abandoned(bench: Workbench, ledger: Ledger) 
     """It says so, with the reason that was given."""
     spec, batch = planned(bench, ledger)
     error = lost(ledger, spec, batch, lambda: abandon(ledger, batch, "wrong files"))
-    said = "batch 1: attempt 1 is lost (wrong files), and nothing that it wrote is used"
+    said = "batch 1: attempt 1 is lost (wrong files), and semel does not use its output"
     assert str(error) == said
     run(ledger, spec, KEY)
     assert settled(spec).ids == ids(0, 10)

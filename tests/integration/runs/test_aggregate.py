@@ -573,7 +573,7 @@ def test_floats_are_refused(bench: Workbench, function: str) -> None:
 
 def test_a_topic_cannot_be_merged(bench: Workbench) -> None:
     sink = {"type": "kafka", "connection": "kafka", "topic": "t"}
-    with pytest.raises(SpecError, match="who reads a topic cannot merge its rows"):
+    with pytest.raises(SpecError, match="consumers of a topic cannot merge partial rows"):
         counting(bench, sink=sink)
 
 

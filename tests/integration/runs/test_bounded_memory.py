@@ -205,4 +205,4 @@ def test_one_key_in_all_rows(tmp_path: Path) -> None:
 
 def _twice(file: object) -> tuple[object, int]:
     before = _peak_mb()
-    return keys.twice([file], ("text",)), _peak_mb() - before
+    return keys.find_duplicate_key([file], ("text",)), _peak_mb() - before

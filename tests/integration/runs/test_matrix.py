@@ -81,12 +81,12 @@ class Run:
             answer = self.plan()
         except TerminalError:
             return Plan.FAILS
-        if answer.batch is None and not answer.done:
+        if answer.batch is None and not answer.is_done:
             return Plan.NOTHING
         self.stage()
         self.commit()
         self.finalize()
-        return Plan.AGAIN if answer.done else Plan.TAKES
+        return Plan.AGAIN if answer.is_done else Plan.TAKES
 
 
 def play(run: Run, event: str) -> None:

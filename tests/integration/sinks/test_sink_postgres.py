@@ -102,7 +102,7 @@ def test_a_file_that_lacks_rows_lands_nothing(warehouse: Warehouse) -> None:
     sink, won = warehouse.sink(), warehouse.won(flights([1, 2]), flights([3]))
     short = warehouse.won(flights([1]))
     object.__setattr__(won.files[0], "staged_path", short.files[0].staged_path)
-    with pytest.raises(CorruptionError, match="hold 2 rows, and its manifest says 3"):
+    with pytest.raises(CorruptionError, match="have 2 rows, and its manifest lists 3"):
         sink.publish(won, won.files)
     assert sink.query_presence(won) == [Presence.ABSENT] * 2
     assert warehouse.run("SELECT * FROM flights") == []

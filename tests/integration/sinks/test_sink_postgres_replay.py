@@ -175,7 +175,7 @@ def test_batches_of_another_pipeline(warehouse: Warehouse, other: dict[str, str]
     sink = warehouse.sink()
     warehouse.finalize(replace(warehouse.won(flights(range(10), "old")), ledger="ours"), sink)
     theirs = replace(warehouse.won(flights(range(4), "theirs"), batch_id=7), **other)
-    with pytest.raises(TerminalError, match="holds batch 1 of pipeline 'flights'.*one pipeline"):
+    with pytest.raises(TerminalError, match="has batch 1 of pipeline 'flights'.*one pipeline"):
         warehouse.finalize(theirs, warehouse.sink())
     assert counted(warehouse) == [(1, 1, "old", 10, 10)]
 

@@ -19,7 +19,7 @@ from semel import limits
 from semel.errors import LimitError, TerminalError
 from semel.model.manifest import Kind
 from semel.sinks import Presence, CommittedBatch, keys
-from semel.sinks.keys import twice
+from semel.sinks.keys import find_duplicate_key
 from semel.sinks.postgres.predicate import parse
 from semel.sinks.postgres.refused import refused
 from semel.sinks.postgres.sink import REFUSAL_COLUMN, PostgresSink
@@ -336,7 +336,7 @@ def test_a_key_twice_in_one_batch(tmp_path: Path, key: Callable, found: tuple | 
         write_table(tmp_path / str(at), part, Kind.DATA, "", "parquet")
         for at, part in enumerate(parts)
     ]
-    answer = twice(files, ("a", "b"))
+    answer = find_duplicate_key(files, ("a", "b"))
     if found is None:
         assert answer is None
     else:
@@ -355,6 +355,6 @@ def test_keys_of_one_hash_are_no_key_twice(
     real = keys.hash_ids
     monkeypatch.setattr(keys, "hash_ids", one_hash)
     file = write_table(tmp_path / "f", pa.table({"a": [1, 2, 3]}), Kind.DATA, "", "parquet")
-    assert twice([file], ("a",)) is None
+    assert find_duplicate_key([file], ("a",)) is None
     file = write_table(tmp_path / "g", pa.table({"a": [1, 2, 1]}), Kind.DATA, "", "parquet")
-    assert twice([file], ("a",)).key == {"a": 1}
+    assert find_duplicate_key([file], ("a",)).key == {"a": 1}

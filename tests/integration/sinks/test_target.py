@@ -191,7 +191,7 @@ def test_a_table_of_an_earlier_time(
     append a replay puts the rows in again; else a backup, or what adopt does.
     """
     restored(table, 3)
-    what = "does not say that it holds batch 3, and the markers"
+    what = "has no note of batch 3, which the markers"
     with pytest.raises(TerminalError, match=what) as told:
         come(bench, ledger, spec, 4)
     with pytest.raises(TerminalError, match="does not say that batch 3 has landed"):
@@ -216,7 +216,7 @@ def test_adopt_beside_a_table_of_an_earlier_time(
     """
     restored(table, 3)
     lose(ledger)
-    with pytest.raises(TerminalError, match="does not say that it holds batch 3, whose markers"):
+    with pytest.raises(TerminalError, match="has no note of batch 3, whose markers"):
         adopt(ledger, spec, log=quiet)
     marker = layout.marker(layout.of(spec), 3)
     marker.rename(bench.folder / "aside.json")
@@ -236,7 +236,7 @@ def test_adopt_at_an_empty_database(
     """The connection leads elsewhere: nothing is taken over; put back, all is."""
     lose(ledger)
     with elsewhere(postgres, table, monkeypatch, copied=False):
-        with pytest.raises(TerminalError, match="does not say that it holds batches 1, 2, 3"):
+        with pytest.raises(TerminalError, match="has no note of batches 1, 2, 3"):
             adopt(ledger, spec, log=quiet)
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", table.dsn)
     assert adopt(ledger, spec, log=quiet).batches == 3
@@ -275,11 +275,11 @@ def test_check_asks_the_target(spec: Spec, table: Warehouse) -> None:
     """`semel check` says what of the markers a table does not hold, and whose rows are there."""
     owned.check_markers(spec, open_sink(spec))
     table.run("UPDATE semel_batch SET pipeline = 'theirs' WHERE batch_id = 2")
-    with pytest.raises(TerminalError, match="holds batch 2 of pipeline 'theirs'"):
+    with pytest.raises(TerminalError, match="has batch 2 of pipeline 'theirs'"):
         owned.check_markers(spec, open_sink(spec))
     table.run("DELETE FROM semel_batch WHERE batch_id = 2")
     found = [one for one in check([spec], "sc://127.0.0.1:1", quiet).checks if not one.ok]
-    assert any("does not say that it holds batch 2" in one.detail for one in found)
+    assert any("has no note of batch 2" in one.detail for one in found)
 
 
 # Attacks H2.
@@ -341,11 +341,11 @@ def test_a_long_history_is_not_read(
     monkeypatch.setattr("semel.archive.owned.NOTES_HELD", 2)
     table.run("DELETE FROM semel_batch WHERE batch_id = 1")
     come(bench, ledger, spec, 4)
-    with pytest.raises(TerminalError, match="does not say that it holds batch 1"):
+    with pytest.raises(TerminalError, match="has no note of batch 1"):
         owned.check_markers(spec, open_sink(spec))
     assert blamed(audit(spec))["files"] == {1}
     table.run("DELETE FROM semel_batch WHERE batch_id = 4")
-    with pytest.raises(TerminalError, match="does not say that it holds batch 4"):
+    with pytest.raises(TerminalError, match="has no note of batch 4"):
         come(bench, ledger, spec, 5)
 
 
@@ -370,7 +370,7 @@ def test_an_emptied_table(
     table.run("TRUNCATE events")
     if notes:
         table.run("TRUNCATE semel_batch")
-        with pytest.raises(TerminalError, match="does not say that it holds batches 1, 2, 3"):
+        with pytest.raises(TerminalError, match="has no note of batches 1, 2, 3"):
             come(bench, ledger, spec, 4)
     [*_, last] = markers_of(spec)
     what = "does not say that batch 3" if notes else "has 0 rows of batch 3, and 10 were put in"
@@ -469,7 +469,7 @@ def test_two_pipelines_under_two_names_of_a_host(
     """
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", table.dsn.replace("127.0.0.1", "localhost"))
     other = bench.spec("other", sink={**spec.sink.model_dump(mode="json"), "connection": "other"})
-    with pytest.raises(TerminalError, match=r"holds batches 1, 2, 3 of pipeline 'events'"):
+    with pytest.raises(TerminalError, match=r"has batches 1, 2, 3 of pipeline 'events'"):
         plan(ledger, other, "r1")
     assert counted(table) == ALL
 
@@ -488,13 +488,13 @@ def test_two_pipelines_that_begin_together(
     two = bench.spec("two", sink={**MODES[mode], "connection": "other"})
     first, second = committed(ledger, one, "r1"), committed(ledger, two, "r1")
     finalize(ledger, one, first)
-    with pytest.raises(TerminalError, match=r"holds batch 1 of pipeline 'one', and one table"):
+    with pytest.raises(TerminalError, match=r"has batch 1 of pipeline 'one'. A table"):
         finalize(ledger, two, second)
     assert counted(table) == [(first, 10)]
     bench.write("in/2.jsonl", events(20, 30))
     batch = plan(ledger, two, "r2").batch.batch_id
     engine = LocalEngine()
-    with pytest.raises(TerminalError, match=r"holds batch 1 of pipeline 'one'"):
+    with pytest.raises(TerminalError, match=r"has batch 1 of pipeline 'one'"):
         stage(ledger, two, batch, engine, log=quiet)
     assert not engine.jobs
 

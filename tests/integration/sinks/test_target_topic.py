@@ -44,7 +44,7 @@ def landed(bench: Workbench, ledger: Ledger, outlet: Outlet) -> Spec:
 def misses(bench: Workbench, ledger: Ledger, outlet: Outlet, spec: Spec, batch: int) -> None:
     """The third batch is refused, as the note of one of two is gone, and nothing of it lands."""
     bench.write("in/3.jsonl", events(30, 40))
-    with pytest.raises(TerminalError, match=f"does not say that it holds batch {batch}"):
+    with pytest.raises(TerminalError, match=f"has no note of batch {batch}"):
         run(ledger, spec, "r3")
     assert outlet.ids == ids(10, 30)
 
@@ -101,7 +101,7 @@ def test_two_pipelines_in_one_topic(bench: Workbench, ledger: Ledger, outlet: Ou
     bench.write("in/1.jsonl", events(0, 10))
     first, second = committed(ledger, one, "r1"), committed(ledger, two, "r1")
     finalize(ledger, one, first)
-    said = f"holds batch {first} of pipeline 'one', and one table or topic belongs to one"
+    said = f"has batch {first} of pipeline 'one'. A table or topic belongs to one"
     with pytest.raises(TerminalError, match=said):
         finalize(ledger, two, second)
     with pytest.raises(TerminalError, match=said):
@@ -141,7 +141,7 @@ def test_a_topic_that_was_made_anew(
     if not create:
         outlet.make()
     bench.write("in/2.jsonl", events(10, 20))
-    with pytest.raises(TerminalError, match="does not say that it holds batch 1"):
+    with pytest.raises(TerminalError, match="has no note of batch 1"):
         run(ledger, spec, "r2")
     assert outlet.read() == []
 
@@ -186,7 +186,7 @@ def test_a_topic_of_an_earlier_time(
     kafka.produce(outlet.topic, [Record(value=value, key=b"x")])
     assert {o.batch for c in audit(spec).checks for o in c.offenders} == {77}
     kafka.produce(outlet.control, [Record(value=None, key=b'["events",2]')])
-    with pytest.raises(TerminalError, match="does not say that it holds batch 2"):
+    with pytest.raises(TerminalError, match="has no note of batch 2"):
         owned.check_markers(spec, open_sink(spec))
     verdict = audit(spec)
     assert 2 in {o.batch for c in verdict.checks for o in c.offenders}

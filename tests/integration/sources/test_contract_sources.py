@@ -139,7 +139,7 @@ def test_an_interval_is_taken_whole_or_not_at_all(place: Place, ledger: Ledger) 
     place.append(0, 10)
     spec = place.spec(source=place.by_interval, limits={"bytes_per_batch_max": 100})
     always = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
-    with pytest.raises(LimitError, match="the interval holds .*bytes_per_batch_max"):
+    with pytest.raises(LimitError, match="the interval has .*bytes_per_batch_max"):
         plan(ledger, spec, "r1", always)
     assert ledger.rows("look", "batches", name=None, count=5) == []
 

@@ -293,7 +293,7 @@ def test_a_topic_that_is_another_one(topic: Topic, ledger: Ledger) -> None:
     run(ledger, spec, "r1")
     topic.kafka.recreate(topic.name)
     topic.append(0, 10)
-    assert "made anew" in broken(audit(spec))["source"]
+    assert "was deleted and recreated" in broken(audit(spec))["source"]
     topic.kafka.delete(topic.name)
     assert "the cluster has no topic" in broken(audit(spec))["source"]
 

@@ -91,7 +91,7 @@ def test_bad_values_are_set_aside(
     ]
     assert main(["letters", "events", "--reason", "unknown_schema"]) == 0
     said = capsys.readouterr().out
-    assert "no schema 999999" in said and "offset 8" in said and "\0" not in said
+    assert "no longer has schema 999999" in said and "offset 8" in said and "\0" not in said
 
 
 ADDRESS = record(("zip", "string"), name="Address")
@@ -189,7 +189,7 @@ def test_ids_that_nobody_knows_do_not_drown_the_registry(
         place = {"registry": empty.url}
         spec = avro.spec(source=place, limits={**loose, "unknown_schemas_max": 20})
         step = shell.fails(f"semel run {spec.name}")
-        assert re.search(f"{avro.at()}.*more than 20 .* last is 20", shell.err)
+        assert re.search(f"{avro.at()}.*more than 20 .* last one with id 20", shell.err)
         assert len({request["path"] for request in empty.asked}) == len(empty.asked) == 21
         avro.spec(source=place, limits={**loose, "unknown_schemas_max": 60})
         shell.runs(step)

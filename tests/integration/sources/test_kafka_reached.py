@@ -205,7 +205,7 @@ def test_a_topic_that_is_not_there(
     """It is named. To a user without a right to it a cluster says no more than that."""
     spec = connect(kafka.client(), topics=[topic.name, "no-such-topic"])
     began = time.monotonic()
-    with pytest.raises(SourceError, match="no-such-topic.*make it, or correct source.topics"):
+    with pytest.raises(SourceError, match="no-such-topic.*Create it, or correct source.topics"):
         plan(ledger, spec, "r1")
     assert time.monotonic() - began < CERTAIN_SECONDS_MAX
     spec = connect(login(kafka, "somebody-else"), topics=["no-such-topic"])

@@ -160,7 +160,7 @@ def test_pages(topic: Topic, ledger: Ledger, pages: Pages) -> None:
     assert "The first offset that is read" in text and "The first byte" not in text
     topic.kafka.recreate(topic.name)
     topic.append(20, 30)
-    with pytest.raises(SourceError, match="made anew"):
+    with pytest.raises(SourceError, match="deleted and recreated"):
         plan(ledger, spec, "r2")
     text = pages.get("/semel/dags/events/refused").text
     assert "refused partitions" in text and "or from an offset that you name" in text

@@ -149,7 +149,7 @@ REFUSED = {
     r"record_time: 'm' is map<string, int>, not a timestamp": {
         "source": {"schema": {"id": "string", "m": "map<string, int>"}}, "record_time": "m"
     },
-    r"sink\.partition_by.*'m' is map<string, int>, which does not name a folder": {
+    r"sink\.partition_by.*'m' is map<string, int>, whose values cannot name a folder": {
         "source": {"schema": {"id": "string", "m": "map<string, int>"}},
         "sink": {"partition_by": ["m"]},
     },

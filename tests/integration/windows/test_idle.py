@@ -164,7 +164,7 @@ def test_the_same_run_again(bench: Workbench, ledger: Ledger) -> None:
     bench.write("in/a.jsonl", [*events(0, 10), *events(0, 3)])
     done = run(ledger, spec, "r1")
     again = plan(ledger, spec, "r1")
-    assert again.done and again.before.batch_id == done.plan.batch.batch_id
+    assert again.is_done and again.before.batch_id == done.plan.batch.batch_id
     account = summary.counts(done.finalized.counts)
     for answer in (done.staged, done.committed):
         assert answer.counts == done.finalized.counts
@@ -181,7 +181,7 @@ def test_an_empty_run_may_fail(bench: Workbench, ledger: Ledger) -> None:
         run(ledger, spec, "r1")
     bench.write("in/a.jsonl", events(0, 10))
     run(ledger, spec, "r1")
-    assert run(ledger, spec, "r1").plan.done
+    assert run(ledger, spec, "r1").plan.is_done
 
 
 def test_an_empty_run_may_wait(

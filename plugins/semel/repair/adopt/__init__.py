@@ -132,7 +132,7 @@ def _adopt(
     notes = target.notes()
     if notes:
         notes.check()
-    landed = [note.batch_id for note in notes.found] if notes else []
+    landed = [note.batch_id for note in notes.batch_notes] if notes else []
     known = _known(ledger, spec, target.address, kept, found)
     if known is not None:
         return known
@@ -238,7 +238,7 @@ def _known(
 
 
 def _named(found: Iterable[Marker]) -> str:
-    return held.named([marker.batch_id for marker in found])
+    return held.batches_text([marker.batch_id for marker in found])
 
 
 # Keeps D2.

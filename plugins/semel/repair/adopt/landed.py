@@ -22,15 +22,15 @@ def check_landed(
     """
     if notes is None:
         return None
-    differ = held.compare(spec.name, None, owned.by_markers(found), notes.found)
-    ledgers = {n.ledger for n in notes.found if n.pipeline == spec.name and n.ledger}
+    differ = held.compare(spec.name, None, owned.by_markers(found), notes.batch_notes)
+    ledgers = {n.ledger for n in notes.batch_notes if n.pipeline == spec.name and n.ledger}
     if len(ledgers) > 1:
-        held.refuse_foreign(sink.address, spec.name, (n for n in notes.found if n.ledger))
-    if not (differ.foreign or differ.others):
+        held.refuse_foreign(sink.address, spec.name, (n for n in notes.batch_notes if n.ledger))
+    if not (differ.foreign or differ.conflicting):
         _refuse_strays(spec, sink, kept, found, differ.strays)
         if differ.missing:
             raise _missing(sink, spec.name, kept, differ.missing)
-    held.refuse(sink, spec.name, layout.markers(kept), differ)
+    held.refuse_differences(sink, spec.name, layout.markers(kept), differ)
     return next(iter(ledgers), None)
 
 
@@ -41,11 +41,11 @@ def _missing(
     roots = sorted({one.root for one in missing})
     first = layout.marker(kept, roots[0])
     return TerminalError(
-        f"{sink.address} does not say that it holds {held.named(roots)}, whose markers lie in "
-        f"{layout.markers(kept)}: it was restored to an earlier time, or is another place. Taken "
-        "over so, their rows would be missing for ever. Restore it with its notes"
-        f"{held.were_erased(sink, pipeline, missing)}; or, where their rows are gone, move the "
-        f"markers of these batches aside ({first}, ...), and the next run reads their records "
+        f"{sink.address} has no note of {held.batches_text(roots)}, whose markers are in "
+        f"{layout.markers(kept)}. The target was restored to an earlier time or moved. Adopted "
+        "now, the rows would be missing for ever. Restore it with its notes"
+        f"{held.erasure_step(sink, pipeline, missing)}. If the rows are lost, move the markers of "
+        f"these batches out of the archive ({first}, ...), and the next run reads their records "
         f"again. {READ_AGAIN}",
         next=AGAIN,
     )
@@ -70,8 +70,8 @@ def _refuse_strays(
     if strays:
         numbers = sorted(note.batch_id for note in strays)
         raise TerminalError(
-            f"{sink.address} has rows of {held.named(numbers)}, which no marker in {kept} lists: "
-            "they landed just before the ledger was lost, and their records will be read again. "
-            f"{sink.forget(numbers)}; then run this again",
+            f"{sink.address} has rows of {held.batches_text(numbers)}, which no marker in {kept} "
+            "lists: they landed just before the ledger was lost, and their records will be read again. "
+            f"{sink.describe_removal(numbers)}; then run this again",
             next=AGAIN,
         )

@@ -63,9 +63,9 @@ def refuse_others(connection: Connection, target: PostgresTarget, won: Committed
 def _own(connection: Connection, target: PostgresTarget, won: CommittedBatch) -> bool:
     """Whether batches of the pipeline have landed. TerminalError: those of others have."""
     found = notes_of(connection, target, (won.pipeline, 1))
-    differ = compare(won.pipeline, won.ledger, (), found.found)
+    differ = compare(won.pipeline, won.ledger, (), found.batch_notes)
     refuse_foreign(target.address, won.pipeline, differ.foreign)
-    return bool(found.found or found.damaged)
+    return bool(found.batch_notes or found.damaged)
 
 
 def refuse_unnoted(connection: Connection, target: PostgresTarget) -> None:

@@ -37,7 +37,7 @@ from semel.sinks import (
     RemoteSink,
     CommittedBatch,
 )
-from semel.sinks.keys import twice
+from semel.sinks.keys import find_duplicate_key
 from semel.sinks.postgres import encode, noted, replaced, view
 from semel.sinks.postgres.facts import TableFacts, create_statement, examine, of_output
 from semel.sinks.postgres.landing import (
@@ -65,7 +65,7 @@ class _SeenError(Exception):
     """Ends a transaction of which nothing is to stay."""
 
 
-def opened(context: Context, address: str | None, looks: object) -> "PostgresSink":  # noqa: ARG001
+def open_sink(context: Context, address: str | None, files: object) -> "PostgresSink":  # noqa: ARG001
     """The table."""
     sink = context.declared
     target = PostgresTarget(
@@ -124,7 +124,7 @@ class PostgresSink(RemoteSink):
     def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:
         """The columns, where only the job could tell them; and each key once."""
         self.examine(schema)
-        found = twice(files, self._target.key) if self._target.key else None
+        found = find_duplicate_key(files, self._target.key) if self._target.key else None
         if found:
             raise TerminalError(
                 f"{found.keys} keys are in more than one row of the output ({found.key} in "
@@ -136,7 +136,7 @@ class PostgresSink(RemoteSink):
     def replaceable(self) -> bool:
         return not self._target.key
 
-    def forget(self, batches: Sequence[int]) -> str:
+    def describe_removal(self, batches: Sequence[int]) -> str:
         table, name = self._target.shown, self._target.names[1]
         notes, shown = self._target.batches.as_string(), ", ".join(map(str, batches))
         return (
@@ -162,7 +162,7 @@ class PostgresSink(RemoteSink):
         asked = (newest.pipeline, newest.count) if newest else None
         with self._transaction() as connection:
             found = noted.notes_of(connection, self._target, asked)
-            if not (found.found or found.damaged):
+            if not (found.batch_notes or found.damaged):
                 noted.refuse_unnoted(connection, self._target)
         return found
 

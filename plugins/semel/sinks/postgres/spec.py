@@ -119,9 +119,9 @@ class PostgresSinkSpec(ServiceSinkSpec):
         """The columns of the key."""
         return ((("key", at), name) for at, name in enumerate(self.key))
 
-    def counting_problems(self, names: Collection[str]) -> Iterator[tuple[Key, str]]:
+    def aggregate_problems(self, names: Collection[str]) -> Iterator[tuple[Key, str]]:
         """Also, semel makes a view next to the table."""
-        yield from super().counting_problems(names)
+        yield from super().aggregate_problems(names)
         if self.replaces_rows:
             yield ("mode",), "upsert does not go with aggregate: its rows are added up"
         if not self.create:

@@ -12,7 +12,7 @@ from semel.declare.parts import NAME, OnRefused, Select, Text, Unknown
 from semel.declare.place import Location
 from semel.errors import TerminalError
 from semel.formats.table import source_format
-from semel.sinks.spec import SinkSpec, folder_of
+from semel.sinks.spec import SinkSpec, checked_folder
 from semel.sources.spec import CsvOptions, SourceSpec
 
 
@@ -103,7 +103,7 @@ class PipelineSourceSpec(SourceSpec):
     @field_validator("path", "archive")
     @classmethod
     def _path(cls, path: str | None) -> str | None:
-        return folder_of(path)
+        return checked_folder(path)
 
     def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from super()._problems()
