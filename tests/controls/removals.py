@@ -857,7 +857,7 @@ OF_MINUTES: dict[str, Removal] = {
         code("sinks.delta.statistics:_high", "_above(value[:TEXT_MAX])", new="value[:TEXT_MAX]"),
     "rows of a Delta table are counted":
         code("sinks.delta.sink:DeltaSink.rows", "count != published"),
-    "a task asks for the topic's id": gives("sources.kafka.claimed:check_topic"),
+    "a task asks for the topic's id": gives("sources.kafka.claim_checks:check_topic"),
         code("sinks.delta.sink:DeltaSink.rows", "found != wanted"),
     "a task asks for the topic's id": gives("sources.kafka.claim_checks:check_topic"),
     "a deleted start is an error for a task":
