@@ -172,7 +172,7 @@ def take_survey(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
     stored = view.refusals
     # Each plan decides for itself whether a part still grows.
     refused = [refusal for refusal in stored if refusal.reason != GROWING]
-    view = replace(view, orphans=frozenset(state.orphans), refused=refused)
+    view = replace(view, orphans=frozenset(state.orphans), refusals=refused)
     matched = source.match(listing, view, request.window)
     for note in (*listing.notes, *matched.notes):
         request.log(note)
