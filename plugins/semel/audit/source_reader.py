@@ -101,7 +101,7 @@ class SourceReader:
         found = self._letters.get((lines.batch, lines.claim.source_partition_id))
         if found:
             slow |= np.isin(lines.positions, np.fromiter(found, np.int64, len(found)))
-        slow[[*lines.bad, *lines.doubts]] = True
+        slow[[*lines.faults, *lines.doubts]] = True
         sizes = np.diff(lines.bounds)
         slow |= sizes > limits.RECORD_BYTES_MAX
         if not self._dialect.text:
@@ -124,9 +124,9 @@ class SourceReader:
         for lines, at in exact:
             raw, position = lines.raw(at), int(lines.positions[at])
             part = lines.claim.source_partition_id
-            if at in lines.bad:
-                found = JudgedLine(word=LineKind.BAD, why=lines.bad[at])
-            elif lines.nothing is not None and lines.nothing[at]:
+            if at in lines.faults:
+                found = JudgedLine(word=LineKind.BAD, why=lines.faults[at])
+            elif lines.is_null is not None and lines.is_null[at]:
                 found = JudgedLine(word=LineKind.GOOD)
             else:
                 found = judge(lines.text(at))
@@ -156,8 +156,8 @@ def _table(lines: ClaimedRecords, fast: np.ndarray, base: int, *, text: bool) ->
     beside, kept = _beside(lines), np.flatnonzero(fast)
     if len(kept) < count:
         array, beside = array.take(pa.array(kept)), beside.take(pa.array(kept))
-    if lines.nothing is not None and lines.nothing.any():
-        there = pa.array(~lines.nothing[kept])
+    if lines.is_null is not None and lines.is_null.any():
+        there = pa.array(~lines.is_null[kept])
         array = pc.if_else(there, array, pa.scalar(None, array.type))
     claim = lines.claim
     return pa.table(
@@ -174,7 +174,7 @@ def _table(lines: ClaimedRecords, fast: np.ndarray, base: int, *, text: bool) ->
 
 
 def _beside(lines: ClaimedRecords) -> pa.Array:
-    return pa.nulls(len(lines.is_record)) if lines.beside is None else lines.beside
+    return pa.nulls(len(lines.is_record)) if lines.unparsed_columns is None else lines.unparsed_columns
 
 
 def _is_text(lines: ClaimedRecords) -> bool:
