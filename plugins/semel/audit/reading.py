@@ -256,5 +256,5 @@ def _at(places: _Places, pieces: Iterator[ClaimedRecords]) -> Iterator[ClaimedRe
     for piece in pieces:
         if places is not None:
             own = places.get(piece.claim.source_partition_id, ())
-            piece = replace(piece, kept=piece.is_record & np.isin(piece.positions, own))
+            piece = replace(piece, is_record=piece.is_record & np.isin(piece.positions, own))
         yield piece

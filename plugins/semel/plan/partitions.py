@@ -90,7 +90,7 @@ def without_private(
     def visible(items: Iterable[Any]) -> list[Any]:
         return [item for item in items if item.name not in hidden]
 
-    listing = replace(listing, items=visible(listing.items), refused=visible(listing.refusals))
+    listing = replace(listing, items=visible(listing.items), refusals=visible(listing.refusals))
     return listing, replace(view, unsettled=visible(view.unsettled))
 
 

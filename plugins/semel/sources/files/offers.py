@@ -132,7 +132,7 @@ def _with_end(context: Context, facts: FileFacts, offer: FileOffer) -> FileOffer
         end = content.size if closed else 0
     else:
         end = content.size if closed else content.record_end(max(start, reached), content.size)
-    offer = replace(offer, end=end, start=start, whole=is_whole(context))
+    offer = replace(offer, end=end, start=start, all_or_nothing=is_whole(context))
     return _check_header(context, offer) if end > reached else offer
 
 

@@ -148,7 +148,7 @@ def _object_offer(
     part = inspection.part
     offer = make_offer(inspection, partition, part.fingerprint, end=inspection.rows)
     evidence = {"bytes": part.length, "content": part.fingerprint, "etag": part.etag}
-    return replace(offer, whole=source.is_whole_key(part.name), evidence=evidence)
+    return replace(offer, all_or_nothing=source.is_whole_key(part.name), evidence=evidence)
 
 
 def _offer_nothing(source: ObjectAccess, judged: _JudgedObject) -> PartOffer:

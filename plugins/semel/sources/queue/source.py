@@ -123,10 +123,10 @@ class Segments(SealedSource):
         """As in `Source`. Refuses a spool that lacks all the segments that semel has read."""
         result = super().match(shown, known, window)
         offers, others = self._with_addresses(self._recognize_returned(result.offers, known), known)
-        result = replace(result, offers=offers, refused=[*result.refusals, *others])
+        result = replace(result, offers=offers, refusals=[*result.refusals, *others])
         # A segment is the only copy: plan must miss it even if no range was taken from it.
         begun = [offer for offer in result.offers if offer.partition is None]
-        result = replace(result, begun=[*begun, *self._damaged(result, known)])
+        result = replace(result, new_partition_offers=[*begun, *self._damaged(result, known)])
         if not shown.complete or any(o.partition and o.partition.reached for o in result.offers):
             return result
         names, identities = ([getattr(p, k) for p in shown.items] for k in ("name", "identity"))
@@ -136,7 +136,7 @@ class Segments(SealedSource):
                 # A segment that is missing from the wrong spool is not lost.
                 listed = [lost for lost in result.lost_ranges if lost.partition.name in names]
                 refused = [*result.refusals, self._wrong_spool(newest["name"])]
-                return replace(result, lost=listed, refused=refused)
+                return replace(result, lost_ranges=listed, refusals=refused)
         return result
 
     def _recognize_returned(self, offers: list[PartOffer], known: LedgerView) -> list[PartOffer]:
@@ -150,7 +150,7 @@ class Segments(SealedSource):
         closed = [Partition(**row) for row in known.query("sealed", "closed", names=names)]
         missed = {k.name: k for k in closed if not (k.reached or k.evidence.get("content"))}
         return [
-            replace(offer, known=offer.partition or missed.get(offer.name)) for offer in offers
+            replace(offer, partition=offer.partition or missed.get(offer.name)) for offer in offers
         ]
 
     # Keeps Q4.

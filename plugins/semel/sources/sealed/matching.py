@@ -393,7 +393,7 @@ def match(
         if judged.decision in REFUSED:
             refused.append(_decision_refusal(source, judged))
         elif inspection.unfinished:
-            offers.append(replace(offer, known=None, ahead=1))
+            offers.append(replace(offer, partition=None, ahead=1))
         elif (wanted or part.name in doubtful) and inspection.refusal and _has_unread_rows(judged):
             refused.append(inspection.refusal)
             if partition and (partition.name, partition.identity) != (part.name, part.identity):
