@@ -325,7 +325,7 @@ OF_SECONDS: dict[str, Removal] = {
     "the audit looks for other keys of a batch": code(
         "sinks.objects.sink:ObjectsSink.rows", "self._list_output() if strays else ()", new="()"
     ),
-    "each attempt tries the store": gives("sinks.objects.sink:prove"),
+    "each attempt tries the store": gives("sinks.objects.sink:check_conditional_puts"),
     "a batch that met a slash is planned without it": code(
         "sources.objects.source:ObjectsSource.evidence", "offer.known is not None"
     ),
@@ -335,7 +335,7 @@ OF_SECONDS: dict[str, Removal] = {
         "clients.objects.probe:check_conditional_puts", "if replaces", new="if False",
         user="sinks.objects.sink",
     ),
-    "each attempt tries the store of a table": gives("sinks.delta.table:prove"),
+    "each attempt tries the store of a table": gives("sinks.delta.table:check_conditional_puts"),
     "an older copy leaves a newer one":
         code("sinks.objects.notes:put_marker_copy", "int(number) > generation", new="False and <old>"),
     "the copy of a marker is put": gives("sinks.objects.notes:put_marker_copy"),

@@ -59,7 +59,7 @@ def test_servers_that_are_a_number(servers: Any, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("kind", ["consumer", "producer", "admin"])
 def test_an_error_with_words_alone(kind: str) -> None:
     """The client may raise words where it mostly raises a code."""
-    said = pytest.raises(SemelError, match="Kafka at broker:9092: .*out of tune.*\. ")
+    said = pytest.raises(SemelError, match=r"Kafka at broker:9092: .*out of tune.*\. ")
     with said, getattr(CLUSTER, kind)():
         raise KafkaException("out of tune")
 
