@@ -58,7 +58,7 @@ def refusing() -> Iterator[Answers]:
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that was opened before remembers its environment."""
-    monkeypatch.setattr(access, "_made", access._cached_store.__wrapped__)
+    monkeypatch.setattr(access, "_cached_store", access._cached_store.__wrapped__)
 
 
 def by_obstore(text: str, authority: str) -> None:  # noqa: ARG001 - of the environment
