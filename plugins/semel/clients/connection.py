@@ -15,9 +15,7 @@ _TYPE = r"[A-Za-z][A-Za-z0-9_+.-]{0,30}"
 
 
 def connection_text(connection: str, find: Callable[[str], str | None], example: str) -> str:
-    """The unparsed text of a connection. `example`: fields for the message of the TerminalError
-    that is raised if the connection does not exist.
-    """
+    """The text of a connection. Raises TerminalError, with `example`, if it does not exist."""
     if text := find(connection):
         return text
     raise TerminalError(

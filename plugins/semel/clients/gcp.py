@@ -55,9 +55,7 @@ def require_credentials() -> Iterator[None]:
 
 
 def _key_credentials(fields: Fields, scope: str) -> Any:
-    """The credentials of a connection's key. Returns None if it has no key, which means the
-    application default credentials. Raises ValueError if the key is faulty.
-    """
+    """Credentials of a connection's key. None without a key. Raises ValueError if it is faulty."""
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import GoogleAuthError
     from google.oauth2 import service_account
@@ -70,8 +68,7 @@ def _key_credentials(fields: Fields, scope: str) -> Any:
     }
     if unsupported := [name for name in _UNSUPPORTED if extra.get(name)]:
         raise ConnectionSettingsError(
-            f"its extra has {unsupported[0]}, which semel does not support; set key_path or "
-            "keyfile_dict"
+            f"its extra has {unsupported[0]}, which semel does not support; set keyfile_dict"
         )
     if extra.get("is_anonymous"):
         return AnonymousCredentials()

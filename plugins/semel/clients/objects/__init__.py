@@ -33,9 +33,8 @@ _NO_KEYS = (
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _WRONG_REGION = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint")
 _ARCHIVED = ("InvalidObjectState", "BlobArchived", "ArchivedBlob")
-_DENIED, _NOT_FOUND, _UNAUTHORIZED, _TOO_MANY, _SERVER_ERROR, _NOT_IMPLEMENTED = (
-    403, 404, 401, 429, 500, 501,
-)  # fmt: skip
+_DENIED, _NOT_FOUND, _UNAUTHORIZED = 403, 404, 401
+_TOO_MANY, _SERVER_ERROR, _NOT_IMPLEMENTED = 429, 500, 501
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,9 +253,7 @@ class Store:
                 "machine a role or credentials in its environment"
             )
         if code in _NO_BUCKET:
-            return TerminalError(
-                f"there is no {self.place} ({code}). Create it, or correct the URL"
-            )
+            return TerminalError(f"there is no {self.place} ({code}). Create it or correct the URL")
         if code in _EXPIRED:
             return TerminalError(
                 f"the session of {self._identity} has expired ({code}). Replace its token, or give "

@@ -91,7 +91,6 @@ _EXCHANGED = frozenset({"service_account", "service_account_key", "tenant_id"})
 
 _NO_ROLES = ("role_arn", "assume_role_method", "assume_role_kwargs", "profile_name")
 _NO_CHAINS = ("key_secret_name", "impersonation_chain", "idp_issuer_url")
-"""Ways to credentials in an extra that semel does not support."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,10 +139,7 @@ class StoreLocation:
     def of(cls, url: str) -> "StoreLocation":
         """Parse a URL. Raises TerminalError if it is not the URL of an object store."""
         if not re.fullmatch(URL, url):
-            raise TerminalError(
-                "this is not the URL of an object store. Write s3://BUCKET/PREFIX, "
-                "gs://BUCKET/PREFIX or az://CONTAINER/PREFIX"
-            )
+            raise TerminalError("this is not a URL such as s3://BUCKET/PREFIX. Correct it")
         split = urlsplit(url)
         return cls(service=split.scheme, bucket=split.netloc, prefix=split.path.strip("/"))
 
@@ -254,8 +250,7 @@ def _google(fields: Fields, identity: str) -> Access:
     extra = {key.removeprefix(prefix): value for key, value in fields.extra.items()}
     if unsupported := [name for name in _NO_CHAINS if extra.get(name)]:
         raise ConnectionSettingsError(
-            f"its extra has {unsupported[0]}, which semel does not support; set key_path or "
-            "keyfile_dict"
+            f"its extra has {unsupported[0]}, which semel does not support; set keyfile_dict"
         )
     if extra.get("is_anonymous"):
         return Access(identity=identity, config={"skip_signature": True})

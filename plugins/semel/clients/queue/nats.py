@@ -271,9 +271,7 @@ class _Nats(Queue):
     async def _describe(self) -> QueueInfo:
         stream = await self._query(f"STREAM.INFO.{self.stream}")
         if not stream:
-            raise TerminalError(
-                f"{self._title} does not exist. Create it, or correct source.stream"
-            )
+            raise TerminalError(f"{self._title} does not exist. Create it or correct source.stream")
         consumer = await self._query(f"CONSUMER.INFO.{self.stream}.{self.consumer}")
         if not consumer:
             raise TerminalError(
@@ -283,12 +281,10 @@ class _Nats(Queue):
         config = consumer["config"]
         for is_wrong, why, remedy in self._unfit(config, paused=consumer.get("paused", False)):
             if is_wrong:
-                raise TerminalError(
-                    f"consumer {self.consumer!r} of {self._title} {why}", next=remedy
-                )
+                title = f"consumer {self.consumer!r} of {self._title}"
+                raise TerminalError(f"{title} {why}", next=remedy)
         if stream["created"] != self._created:
-            # Arrived messages have numbers of the deleted stream. To acknowledge those would
-            # acknowledge other messages of this one.
+            # Arrived messages have numbers of the deleted stream, which this one gave to others.
             self._created, self._unacknowledged = stream["created"], 0
             self._arrived.clear()
         self._bounds = {

@@ -101,21 +101,19 @@ class Pubsub(Queue):
         from google.api_core.exceptions import GoogleAPICallError, RetryError
         from google.auth.exceptions import GoogleAuthError
 
+        right = "pubsub.subscriptions.get"
         try:
             subscription = self._client.get_subscription(
                 subscription=self._subscription, timeout=ANSWER_SECONDS, retry=None
             )
         except GoogleAPICallError as error:
             code = error.grpc_status_code.name if error.grpc_status_code else "UNKNOWN"
-            right = "pubsub.subscriptions.get"
             raise self._status_error(code, error.message, right) from None
         except (RetryError, GoogleAuthError) as error:
-            right = "pubsub.subscriptions.get"
             raise self._status_error("UNAVAILABLE", str(error), right) from None
         self._check_pull_subscription(type(subscription).pb(subscription))
         self._deadline_seconds = subscription.ack_deadline_seconds
-        policy = subscription.dead_letter_policy
-        topic = policy.dead_letter_topic
+        topic = (policy := subscription.dead_letter_policy).dead_letter_topic
         # semel hands unused messages back, which counts as a delivery. With ordering, the next
         # messages of a key come only after these are acknowledged.
         self._ahead = not topic and not subscription.enable_message_ordering
@@ -139,9 +137,8 @@ class Pubsub(Queue):
     def _check_pull_subscription(self, subscription: Any) -> None:
         if subscription.topic == _DELETED:
             raise TerminalError(
-                f"the topic of {self._subscription} was deleted, so semel cannot recognize repeats "
-                "of its messages. Create a subscription to the new topic, and name it in "
-                "source.subscription"
+                f"the topic of {self._subscription} was deleted, so semel cannot recognize repeats. "
+                "Create a subscription to the new topic, and name it in source.subscription"
             )
         fields = subscription.DESCRIPTOR.fields_by_name
         exports = ("bigquery_config", "cloud_storage_config")

@@ -97,8 +97,7 @@ def open_queue(
 
     `queue`: its URL. `endpoint`: the URL of a service that is not AWS, if it differs from the
     queue's. `connection`: None for the machine's own credentials.
-    Raises TerminalError if boto3 is not installed, or refuses the connection or the machine's
-    configuration.
+    Raises TerminalError if boto3 is not installed, or refuses the credentials or configuration.
     """
     with require_package("SQS", "sqs"):
         import boto3
