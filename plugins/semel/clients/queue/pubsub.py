@@ -137,7 +137,7 @@ class Pubsub(Queue):
     def _check_pull_subscription(self, subscription: Any) -> None:
         if subscription.topic == _DELETED:
             raise TerminalError(
-                f"the topic of {self._subscription} was deleted, so semel cannot recognize repeats. "
+                f"the topic of {self._subscription} was deleted: semel cannot recognize repeats. "
                 "Create a subscription to the new topic, and name it in source.subscription"
             )
         fields = subscription.DESCRIPTOR.fields_by_name
