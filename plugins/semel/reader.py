@@ -128,7 +128,7 @@ def windows(
     """
     import duckdb
 
-    from semel.clients.duck import zoneless
+    from semel.clients.duck import drop_time_zones
 
     found = _found(sink_path, archive_path, connection)
     parts, spec = _dataset(found), found.markers[-1].spec
@@ -150,8 +150,8 @@ def windows(
     else:
         final = pa.array(known.completes(of.column(START).to_numpy(), of.column(END).to_numpy()))
     with duckdb.connect() as connection:
-        connection.register("parts", zoneless(rows))
-        connection.register("windows", zoneless(of.append_column(FINAL, final)))
+        connection.register("parts", drop_time_zones(rows))
+        connection.register("windows", drop_time_zones(of.append_column(FINAL, final)))
         query = merge_query(spec.aggregate, declared, parts="parts", windows="windows")
         try:
             merged = connection.sql(f"{query} ORDER BY ALL").to_arrow_table()

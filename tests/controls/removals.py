@@ -291,9 +291,9 @@ OF_SECONDS: dict[str, Removal] = {
     "each read names the etag": all_of(
         *(code(f"clients.objects:Store.{name}", '{"if_match": f\'"{etag}"\', "range"',
                new='{"range"') for name in ("read", "chunks")),
-        gives("clients.objects:Store._check"),
+        gives("clients.objects:Store._check_etag"),
     ),
-    "what was read says what it is of": gives("clients.objects:Store._check"),
+    "what was read says what it is of": gives("clients.objects:Store._check_etag"),
     "what is not listed is not gone":
         code("sources.objects.matching:_lost_ranges", "k.name in listing.scope", new="True"),
     "an ordered listing goes back for what was refused":
@@ -325,16 +325,17 @@ OF_SECONDS: dict[str, Removal] = {
     "the audit looks for other keys of a batch": code(
         "sinks.objects.sink:ObjectsSink.rows", "self._list_output() if strays else ()", new="()"
     ),
-    "each attempt tries the store": gives("sinks.objects.sink:prove"),
+    "each attempt tries the store": gives("sinks.objects.sink:check_conditional_puts"),
     "a batch that met a slash is planned without it": code(
         "sources.objects.source:ObjectsSource.evidence", "offer.partition is not None"
     ),
     "a folder in which something is refused is listed":
         gives("sources.objects.source:outermost_folders", ("dt=2026-01-02",)),
     "a stale replacement is tried": code(
-        "clients.objects.probe:prove", "if replaces", new="if False", user="sinks.objects.sink"
+        "clients.objects.probe:check_conditional_puts", "if replaces", new="if False",
+        user="sinks.objects.sink",
     ),
-    "each attempt tries the store of a table": gives("sinks.delta.table:prove"),
+    "each attempt tries the store of a table": gives("sinks.delta.table:check_conditional_puts"),
     "an older copy leaves a newer one":
         code("sinks.objects.notes:put_marker_copy", "int(number) > generation", new="False and <old>"),
     "the copy of a marker is put": gives("sinks.objects.notes:put_marker_copy"),
@@ -350,7 +351,7 @@ OF_SECONDS: dict[str, Removal] = {
     "check refuses a queue that has given messages up":
         code("sources.queue.probe:check_service", "letters and dead:", new="False:"),
     "an id of Pub/Sub has the time of publishing":
-        code("clients.queue.pubsub:_columns", "{i}-{t.seconds}{t.nanos:09}", new="{i}"),
+        code("clients.queue.pubsub:_message_columns", "{i}-{t.seconds}{t.nanos:09}", new="{i}"),
     "receive acknowledges before it waits for an ordered queue": code(
         "sources.queue.receive:_Receiver._pull", "self.about.ordered or not len(pulled)", new="False"
     ),
@@ -837,7 +838,8 @@ OF_MINUTES: dict[str, Removal] = {
     "rows are looked for beside the commit":
         code(f"{COMMITS}:presences", "table.count(now, won.batch_id)", new="0"),
     "no credential of the environment stands before a connection's": code(
-        "clients.objects.access:Access.told", "os.environ.get(variable) and option not in told",
+        "clients.objects.access:Access.configuration",
+        "os.environ.get(variable) and option not in config",
         new="False",
     ),
     "a Delta table is looked at before any work":
@@ -903,7 +905,7 @@ OF_MINUTES: dict[str, Removal] = {
     "a search begins behind earlier intervals alone":
         sql("kafka.reached", "AND interval_end <= :until"),
     "only a registry's own word is a verdict": code(
-        "clients.kafka.registry:Registry._asked",
+        "clients.kafka.registry:Registry._request",
         "error.http_status_code == 404 and error.error_code in _UNKNOWN", new="True",
     ),
     "a value ends where its record does":

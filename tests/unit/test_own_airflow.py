@@ -194,7 +194,7 @@ def test_connections_go_where_source_and_sink_look(monkeypatch: pytest.MonkeyPat
 
     from semel.airflow import surroundings
     from semel.clients.kafka import registry
-    from semel.clients.kafka.connection import config_of
+    from semel.clients.kafka.connection import cluster_settings
     from semel.sinks.postgres.spec import PostgresSinkSpec
     from semel.sinks.postgres.target import dsn_of
     from semel.sources.kafka.spec import KafkaSourceSpec
@@ -219,8 +219,8 @@ def test_connections_go_where_source_and_sink_look(monkeypatch: pytest.MonkeyPat
     spec = SimpleNamespace(source=source, sink=sink)
     surroundings.find_connections(spec)
     reached = {"bootstrap.servers": "one:9092,two:9092", "sasl.password": "a/b@c"}
-    assert config_of("events", None) == reached
-    assert registry.config_of("schemas") == {"url": "https://one:8081"}
+    assert cluster_settings("events", None) == reached
+    assert registry.registry_settings("schemas") == {"url": "https://one:8081"}
     parts = conninfo_to_dict(dsn_of("warehouse"))
     assert (parts["host"], parts["password"], parts["dbname"]) == ("db", "a/b@c", "sales")
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "postgresql://you@there/other")

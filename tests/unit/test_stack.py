@@ -16,13 +16,13 @@ import pytest
 from fixtures.objects.s3 import built
 from fixtures.wait import wait_for
 from semel import settings
-from semel_local import stack
-from semel.clients.kafka.connection import config_of
-from semel.clients.objects.access import StoreLocation, options
+from semel.clients.kafka.connection import cluster_settings
+from semel.clients.objects.access import StoreLocation, client_options
 from semel.clients.queue.nats import _config as nats_config
-from semel_local.demo.bucket import Bucket
 from semel.errors import NO_STEP, TerminalError, UnavailableError
 from semel.sinks.postgres.target import dsn_of
+from semel_local import stack
+from semel_local.demo.bucket import Bucket
 from semel_local.stack import (
     airflow_server,
     layout,
@@ -229,10 +229,10 @@ def test_the_connections_of_servers_are_their_clients(monkeypatch):
     """What tasks find under their names leads to them; a store alone has a login."""
     for server in SERVERS.values():
         monkeypatch.setenv(server.VARIABLE, server.connection(9099))
-    assert config_of("kafka", None) == {"bootstrap.servers": "127.0.0.1:9099"}
+    assert cluster_settings("kafka", None) == {"bootstrap.servers": "127.0.0.1:9099"}
     found = nats_config("nats", None, settings.connection)
     assert found == {"servers": ["nats://127.0.0.1:9099"]}
-    found = options(StoreLocation.of("s3://lake"), "store")
+    found = client_options(StoreLocation.of("s3://lake"), "store")
     assert (found["endpoint"], found["region"]) == ("http://127.0.0.1:9099", "us-east-1")
     assert found["access_key_id"] == "semel"
     assert found["secret_access_key"] == layout.secret("store_password")

@@ -35,7 +35,7 @@ from semel.audit.generations import Generations
 from semel.audit.reading import Reading, claims_of
 from semel.audit.source_reader import Kept, Letters, letters_table
 from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, AuditVerdict, Findings, Obligation, Offender
-from semel.clients.duck import DuckEngine, zoneless
+from semel.clients.duck import DuckEngine, drop_time_zones
 from semel.declare.parts import RepeatScope
 from semel.declare.wording import count, those
 from semel.errors import CorruptionError, TerminalError, first_line
@@ -223,7 +223,7 @@ class _Audit:
         for marker, table in self._kept(Kind.DECISIONS, columns):
             spec = (self._replaced.judged(marker) or marker).spec
             identity = fast.identity(spec, lambda name: f"record_id.{fast.column(name)}")
-            ids = zoneless(pa.Table.from_struct_array(table.column("record_id")))
+            ids = drop_time_zones(pa.Table.from_struct_array(table.column("record_id")))
             table = table.set_column(3, "record_id", ids.to_struct_array())
             self._insert("insert_decision", "its decisions", marker, table, {"id": identity})
 

@@ -11,7 +11,7 @@ from semel.audit import windows
 from semel.audit.exact import Rules
 from semel.audit.windows import compared
 from semel.clients.duck import TYPES, duck_type
-from semel.clients.sql import column, quoted
+from semel.clients.sql import column, quote_text
 from semel.declare.ddl import ColumnType
 from semel.declare.parts import NO_QUOTE, RepeatScope, Unknown
 from semel.formats.table import sink_format
@@ -125,8 +125,8 @@ def sift(dialect: LineDialect) -> tuple[str, dict[str, str]]:
         "good": " AND ".join(good),
         "values": f"[{', '.join(f'''NULLIF({place}, '')''' for place in places)}]",
         "count": str(len(dialect.header)),
-        "quote": quoted("\n" if dialect.csv.quote == NO_QUOTE else dialect.csv.quote),
-        "delimiter": quoted(dialect.csv.delimiter),
+        "quote": quote_text("\n" if dialect.csv.quote == NO_QUOTE else dialect.csv.quote),
+        "delimiter": quote_text(dialect.csv.delimiter),
     }
 
 
@@ -147,7 +147,7 @@ def _sift_json(dialect: LineDialect, cut: set[str]) -> dict[str, str]:
     if dialect.rules.unknown is Unknown.QUARANTINE:
         good.append("len(k) = list_count(t)")
     return {
-        "paths": f"[{', '.join(quoted(_pointer(key)) for key in keys)}]",
+        "paths": f"[{', '.join(quote_text(_pointer(key)) for key in keys)}]",
         "values": f"[{', '.join(values)}]" if others else "f",
         "good": " AND ".join(good),
     }
@@ -193,7 +193,7 @@ def _good_csv(value: str, kind: ColumnType, cut: bool) -> str:
     }.get(kind.word)  # fmt: skip
     if kind.word == "binary":
         return f"({value} IS NULL)"
-    tests = [f"regexp_matches({value}, {quoted(pattern)})"] if pattern else []
+    tests = [f"regexp_matches({value}, {quote_text(pattern)})"] if pattern else []
     if test := _fits(value, kind, cut):
         tests.append(test)
     return f"({value} IS NULL OR ({' AND '.join(tests)}))" if tests else "true"
@@ -218,10 +218,10 @@ def _fits(value: str, kind: ColumnType, cut: bool) -> str:
             before, after = min(kind.precision - kind.scale, 15), kind.scale
             digits = rf"^-?\d{{1,{before}}}" if before else r"^-?0"
             pattern = digits + (rf"(\.\d{{1,{after}}})?$" if after else "$")
-            return f"(length({value}) <= 15 AND regexp_matches({value}, {quoted(pattern)}))"
+            return f"(length({value}) <= 15 AND regexp_matches({value}, {quote_text(pattern)}))"
         case "date":
             form = rf"regexp_matches({value}, '^\d{{4}}-\d\d-\d\d$')"
             return f"({form} AND {value} >= '0001' AND {cast} IS NOT NULL)"
         case _:
-            form = f"regexp_matches({value}, {quoted(_LONG_TIME if cut else _TIME)})"
+            form = f"regexp_matches({value}, {quote_text(_LONG_TIME if cut else _TIME)})"
             return f"({form} AND {value} >= '0001' AND {cast} IS NOT NULL)"

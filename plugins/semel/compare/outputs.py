@@ -13,7 +13,7 @@ import pyarrow as pa
 from semel import limits
 from semel.archive.marker import Marker
 from semel.audit import fast
-from semel.clients.duck import DuckEngine, zoneless
+from semel.clients.duck import DuckEngine, drop_time_zones
 from semel.clients.sql import column
 from semel.compare.path import BatchPathOutput
 from semel.declare.aggregate import Aggregate
@@ -121,7 +121,7 @@ class Outputs:
             return
         self.files.append((outputs[0], whole))
         where = {"side": side, "batch": _NULL, "file": len(self.files) - 1}
-        self.engine.run("insert_output", zoneless(whole), self._braces(outputs[0]) | where)
+        self.engine.run("insert_output", drop_time_zones(whole), self._braces(outputs[0]) | where)
 
     def examples(
         self, at: int, contents: list[int], sink_of: SinkOf
@@ -218,7 +218,7 @@ def _rows(
 ) -> Iterator[pa.Table]:
     """The rows of one file of an output; of a batch in a table, all."""
     if isinstance(file, pa.Table):
-        yield zoneless(file)
+        yield drop_time_zones(file)
         return
     if file is None:
         with suppress(MiscountError):  # What is missing is a difference, and is shown as one.

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.clients.sql import column, query, quoted
+from semel.clients.sql import column, query, quote_text
 from semel.declare.aggregate import END, FINAL, START, Aggregate, Function
 from semel.declare.parts import folder_head
 from semel.formats.output import NULL_FOLDER
@@ -70,14 +70,14 @@ def files_query(counting: "Counting", folder: Path, markers: Path, by: pa.Schema
     values = {START: START} | {
         name: of_folder.format(
             column=column(name), kind=kind, at=len(f"{folder}/"),
-            name=quoted(f"/{folder_head(name)}"), nothing=quoted(NULL_FOLDER),
+            name=quote_text(f"/{folder_head(name)}"), nothing=quote_text(NULL_FOLDER),
         )
         for name, kind in kinds.items()
     }  # fmt: skip
     start = values.pop(START)
     return query("windows", "of_files").text.format(
-        folder=quoted(f"{folder}/"),
-        markers=quoted(f"{markers}/b*.json"),
+        folder=quote_text(f"{folder}/"),
+        markers=quote_text(f"{markers}/b*.json"),
         empty="".join(f", CAST(NULL AS {kinds[name]}) AS {column(name)}" for name in values),
         start=start,
         keys="".join(f", {value} AS {column(name)}" for name, value in values.items()),

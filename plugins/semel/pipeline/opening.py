@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from semel.clients.connection import installed
+from semel.clients.connection import require_package
 from semel.errors import AGAIN, StateError, TerminalError
 from semel.pipeline.spec import Spec
 from semel.sinks import Sink
@@ -15,7 +15,7 @@ def open_source(spec: Spec) -> Source:
 
     TerminalError: it needs a package that is not installed.
     """
-    with installed(f"source.type: {spec.source.type}", spec.source.type):
+    with require_package(f"source.type: {spec.source.type}", spec.source.type):
         return spec.source.open(spec.of_source())
 
 
@@ -40,7 +40,7 @@ def open_sink(spec: Spec, address: str | None = None, looks: object = None) -> S
     `looks`: what several sinks of folders have seen together. StateError: it is declared to be
     elsewhere. TerminalError: it cannot be reached from here.
     """
-    with installed(f"sink.type: {spec.sink.type}", spec.sink.type):
+    with require_package(f"sink.type: {spec.sink.type}", spec.sink.type):
         sink = spec.sink.open(spec.of_sink(), address, looks)
     if address not in (None, sink.address):
         raise elsewhere(spec, address, sink.address)

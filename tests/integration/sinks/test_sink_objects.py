@@ -427,7 +427,7 @@ def test_a_store_that_cannot_be_used_is_told(
 
     def fails(verb: Callable[[], object]) -> None:
         with monkeypatch.context() as patch:
-            said: tuple[type[Exception], str] = (TerminalError, "correct its key and secret")
+            said: tuple[type[Exception], str] = (TerminalError, "Correct its key and secret")
             if trouble == "secret":
                 patch.setenv(variable, s3.connection(password="other-secret"))
             elif trouble == "expired":
@@ -513,9 +513,9 @@ def test_a_record_of_a_key_that_is_too_long_is_a_dead_letter(
 @pytest.mark.parametrize(
     ("sink", "why"),
     [
-        ({"url": "s3://me:geheim@bucket/x"}, "a login belongs in a connection"),
-        ({"url": "s3://bucket//x"}, "an empty part"),
-        ({"url": "s3://bucket/../x"}, "one of dots"),
+        ({"url": "s3://me:geheim@bucket/x"}, "Put a login into a connection"),
+        ({"url": "s3://bucket//x"}, "has //, /./ or /../ in its prefix"),
+        ({"url": "s3://bucket/../x"}, "has //, /./ or /../ in its prefix"),
         ({"file_name": "b{batch}"}, "lacks {part}"),
         ({"partition_by": ["none"]}, "not a column"),
         ({"format": "avro"}, "parquet"),

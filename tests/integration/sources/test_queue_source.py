@@ -29,7 +29,7 @@ from semel.audit import audit
 from semel.catalog.bloom import Filter
 from semel.catalog.ids import hash_ids
 from semel.cli import main
-from semel.clients.queue import Pulled
+from semel.clients.queue import PulledMessages
 from semel.collect import collect
 from semel.errors import ChangedError, SemelError, SourceError, SpecError, TerminalError
 from semel.ledger import Ledger
@@ -121,7 +121,7 @@ def test_a_time_of_publishing_that_no_calendar_has(spool: Spool, ledger: Ledger)
     """
     year_9999 = 253_402_300_799_999_999
     times = [0, None, -62_135_596_800_000_000, year_9999, -1 << 70, year_9999 + 1, 1 << 70]
-    pulled = Pulled()
+    pulled = PulledMessages()
     for at, (value, when) in enumerate(zip(values(0, 7), times, strict=True)):
         pulled.ids.append(str(at))
         pulled.published.append(when)

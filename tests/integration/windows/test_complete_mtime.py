@@ -210,13 +210,13 @@ class Uploads:
 
     def __init__(self, place: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
         self.place, self.began = place, {}
-        ask = client._object
+        ask = client._listed_object
 
         def as_amazon(meta: object) -> client.Object:
             found = ask(meta)
             return replace(found, modified=self.began.get(found.key, found.modified))
 
-        monkeypatch.setattr(client, "_object", as_amazon)
+        monkeypatch.setattr(client, "_listed_object", as_amazon)
 
     def upload(self, key: str, began: float, start: int, stop: int) -> None:
         """Complete an upload that began at an hour of the day."""

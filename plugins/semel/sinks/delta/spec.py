@@ -82,7 +82,7 @@ class DeltaSinkSpec(ServiceSinkSpec):
         if isinstance(table, str) and (why := name_problem(table)):
             raise ValueError(why)
         if isinstance(table, str) and "://" in table:
-            return access.checked_url(table)
+            return access.check_url(table)
         return checked_folder(table) if isinstance(table, str) else table
 
 

@@ -13,7 +13,7 @@ from typing import Self
 from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
-from semel.clients.kafka.cluster import ANSWER_SECONDS, offsets_of
+from semel.clients.kafka.cluster import ANSWER_SECONDS, query_offsets
 from semel.model.plain import parsed
 from semel.storage import write_new
 
@@ -89,5 +89,5 @@ def topic_ends(admin: AdminClient, topic: str) -> TopicEnds:
 def _offsets(
     admin: AdminClient, parts: list[TopicPartition], which: OffsetSpec
 ) -> dict[int, ListOffsetsResultInfo]:
-    answers = offsets_of(admin, {part: which for part in parts}, committed=False)
+    answers = query_offsets(admin, {part: which for part in parts}, committed=False)
     return {part.partition: answer for part, answer in answers.items()}

@@ -5,7 +5,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from semel.clients.kafka.connection import brokers
+from semel.clients.kafka.connection import cluster_names
 from semel.declare.parts import Size, Text, twice
 from semel.declare.place import TOPIC, Location, reached
 from semel.declare.yaml import Key, Problem, Problems
@@ -66,7 +66,7 @@ class KafkaSinkSpec(ServiceSinkSpec):
 
     def whereabouts(self) -> Location:
         """The topic."""
-        servers = brokers(self.connection, self.bootstrap_servers)
+        servers = cluster_names(self.connection, self.bootstrap_servers)
         return Location(kind=TOPIC, name=self.topic, servers=servers)
 
     def named_columns(self) -> tuple[tuple[Key, str], ...]:

@@ -23,7 +23,7 @@ import xxhash
 
 from semel import failpoints
 from semel.clients.objects import Store
-from semel.clients.objects.probe import prove
+from semel.clients.objects.probe import check_conditional_puts
 from semel.declare.context import Context
 from semel.errors import CorruptionError, TerminalError, first_line
 from semel.formats.output import rows_of
@@ -88,7 +88,7 @@ class ObjectsSink(RemoteSink):
 
     def describe(self, schema: pa.Schema | None) -> str:  # noqa: ARG002 - files hold what they hold
         with self._explain_denial():
-            prove(self._store, replaces=True)
+            check_conditional_puts(self._store, replaces=True)
         return (
             f"objects below {self.address}: a second put of one key is refused, and so is a "
             "replacement of a changed object"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from semel.clients.connection import installed
+from semel.clients.connection import require_package
 from semel.clients.objects import access
 from semel.clients.objects.access import URL
 from semel.declare.parts import Text
@@ -72,12 +72,12 @@ class ObjectsSinkSpec(FileSinkSpec):
         """The output below a URL of a store."""
         if not re.fullmatch(URL, url):
             return None
-        with installed(url, "objects"):
+        with require_package(url, "objects"):
             from semel.sinks.objects.reading import Prefix
 
             return Prefix(url, connection)
 
-    _url = field_validator("url", mode="before")(access.checked_url)
+    _url = field_validator("url", mode="before")(access.check_url)
 
 
 DECLARED = ObjectsSinkSpec

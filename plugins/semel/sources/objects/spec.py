@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from semel.clients.objects.access import URL, StoreLocation, checked_url, location
+from semel.clients.objects.access import URL, StoreLocation, check_url, location
 from semel.declare.parts import GLOB, Select, Text
 from semel.declare.place import Location, reached
 from semel.formats.table import SOURCES
@@ -99,7 +99,7 @@ class ObjectsSourceSpec(FormattedSourceSpec):
         """The dataset of the prefix."""
         return [StoreLocation.of(self.url).dataset]
 
-    _url = field_validator("url", mode="before")(checked_url)
+    _url = field_validator("url", mode="before")(check_url)
 
     def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from super()._problems()

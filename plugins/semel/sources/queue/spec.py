@@ -244,7 +244,7 @@ class NatsSourceSpec(QueueSourceSpec):
         from semel.clients.queue import nats
         from semel.sources.queue.receive import HOLD_MESSAGES_MAX
 
-        return nats.opened(
+        return nats.open_queue(
             connection=self.connection, servers=self.servers, stream=self.stream,
             consumer=self.consumer, hold=self.receivers * HOLD_MESSAGES_MAX,
         )  # fmt: skip
@@ -314,7 +314,7 @@ class SqsSourceSpec(QueueSourceSpec):
         """Connect to SQS, or to the endpoint."""
         from semel.clients.queue import sqs
 
-        return sqs.opened(connection=self.connection, endpoint=self.endpoint, queue=self.queue)
+        return sqs.open_queue(connection=self.connection, endpoint=self.endpoint, queue=self.queue)
 
     def describe(self) -> str:
         """The queue."""
@@ -341,7 +341,7 @@ class PubsubSourceSpec(QueueSourceSpec):
         """Connect to Pub/Sub."""
         from semel.clients.queue import pubsub
 
-        return pubsub.opened(connection=self.connection, subscription=self.subscription)
+        return pubsub.open_queue(connection=self.connection, subscription=self.subscription)
 
     def describe(self) -> str:
         """The subscription."""
