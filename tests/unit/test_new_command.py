@@ -189,7 +189,7 @@ def test_commands_that_come_next(bench: Workbench, orders: Path, tmp_path: Path)
     assert done.returncode == 0 and not done.stderr
     lines = [line.strip() for line in done.stdout.splitlines()]
     assert lines[0] == "read all of 1 file, 335 bytes"
-    assert lines[1] == "50 records, 0 of them quarantined"
+    assert lines[1] == "50 records, 0 quarantined"
     assert "csv, 2 columns; in/orders-*.csv finds 1 file" in lines
     validate, run = lines[lines.index("next:") + 1 : lines.index("next:") + 3]
     assert validate == "semel validate pipelines/orders.yaml"
@@ -204,7 +204,7 @@ def test_files_that_the_pattern_finds_and_refuses(bench: Workbench, orders: Path
     (bench.data / "in" / "orders-old.csv").write_bytes(CSV)
     assert cli.main(["new", "orders", str(orders), "--yes"]) == 0
     out = capsys.readouterr().out
-    assert "files that it finds and refuses: 1; " in out and "orders-old.csv': interval: " in out
+    assert "it refuses 1 file: " in out and "orders-old.csv': interval: " in out
 
 
 def test_samples_of_two_kinds(bench: Workbench, orders: Path, capsys) -> None:
