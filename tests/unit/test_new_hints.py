@@ -61,7 +61,7 @@ def test_numbers_and_days_that_become_text(
         lines = ["id;v", *(f"{row['id']};{row['v']}" for row in rows)]
     made, said = drafted(bench, "\n".join([*lines, ""]).encode(), capsys, f"a.{form}")
     assert made["source"]["schema"]["v"] == "string"
-    assert ("text here; a transform makes" in said) is bool(hint) and hint in said
+    assert ("text here; convert it in a transform" in said) is bool(hint) and hint in said
     assert hint in (bench.pipelines / "orders.yaml").read_text()
 
 

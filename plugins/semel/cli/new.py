@@ -50,11 +50,11 @@ def new(
         )
     target = target_of(name)
     try:
-        sampled = sample.read(samples)
-        draft, trial = drafts.widened(drafts.draft(name, sampled), sampled)
+        sampled = sample.read_samples(samples)
+        draft, trial = drafts.widen_to_fit(drafts.draft(name, sampled), sampled)
         if not yes:
             draft, trial = ask_user(draft, trial, sampled)
-        finding = drafts.find(draft, sampled)
+        finding = drafts.find_files(draft, sampled)
     except SemelError as error:
         error.next = error.next or NO_STEP  # The same samples would fail again.
         error.next += " --yes" * (yes and "semel new " in error.next)
@@ -100,7 +100,7 @@ def _render(
     print(f"read {samples}")
     print(
         f"{wording.count(trial.records, 'record')}, {trial.quarantined:,} quarantined"
-        + (f" ({trial.told}), such as: {trial.example}" if trial.told else "")
+        + (f" ({trial.reason_counts}), such as: {trial.example}" if trial.reason_counts else "")
     )
     files = wording.count(finding.files, "file")
     print(f"{draft.dialect.format}, {len(draft.guesses):,} columns; {draft.path} finds {files}")

@@ -28,9 +28,9 @@ def ask_user(
     _say(f"Enter takes the proposal in brackets; {_NOTHING!r} leaves a key out.")
     for question in (_path, _types, _record_id, _record_time, _interval, _sink):
         draft = question(draft, samples)
-    from semel.infer.draft import widened
+    from semel.infer.draft import widen_to_fit
 
-    draft, trial = widened(draft, samples)
+    draft, trial = widen_to_fit(draft, samples)
     _say(f"With these answers {trial.quarantined:,} of {trial.records:,} are quarantined.")
     if not typer.confirm(f"Write the pipeline {draft.name}?", default=True, err=True):
         raise typer.Abort()
@@ -38,11 +38,11 @@ def ask_user(
 
 
 def _path(draft: "PipelineDraft", samples: "Samples") -> "PipelineDraft":
-    from semel.infer.draft import find
+    from semel.infer.draft import find_files
 
     def change(answer: str) -> "PipelineDraft":
         changed = replace(draft, path=answer)
-        find(changed, samples)
+        find_files(changed, samples)
         return changed
 
     return _ask("Which files does it read", draft.path, change)
@@ -102,9 +102,9 @@ def _interval(draft: "PipelineDraft", samples: "Samples") -> "PipelineDraft":
         if draft.dates is not None and answer == draft.dates.pattern:
             return draft
         changed = replace(draft, dates=Dates(pattern=answer, schedule=None))
-        from semel.infer.draft import find
+        from semel.infer.draft import find_files
 
-        find(_checked(changed), samples)
+        find_files(_checked(changed), samples)
         return changed
 
     default = draft.dates.pattern if draft.dates else _NOTHING
@@ -135,7 +135,7 @@ def _tried(draft: "PipelineDraft", samples: "Samples") -> "PipelineDraft":
     if not trial.fits:
         raise SpecError(
             f"{trial.quarantined:,} of {trial.records:,} records would be quarantined "
-            f"({trial.told}), such as: {trial.example}"
+            f"({trial.reason_counts}), such as: {trial.example}"
         )
     return draft
 
