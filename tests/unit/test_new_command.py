@@ -213,7 +213,7 @@ def test_samples_of_two_kinds(bench: Workbench, orders: Path, capsys) -> None:
         other = bench.data / "in" / "other.csv"
         other.write_bytes(content)
         assert cli.main(["new", "orders", str(orders), str(other), "--yes"]) == 1
-        assert "make" in capsys.readouterr().err
+        assert "Draft a pipeline for each" in capsys.readouterr().err
 
 
 def test_another_order_of_columns(bench: Workbench, orders: Path) -> None:

@@ -34,7 +34,7 @@ def test_another_encoding_is_named_and_converted(
     words = ["new", "orders", str(path), "--yes"]
     assert cli.main(words) == 1
     said = capsys.readouterr().err
-    assert "is not UTF-8, but WINDOWS-1252 by its bytes" in said
+    assert "is not UTF-8, but probably WINDOWS-1252. Convert it" in said
     subprocess.run(said.split("`")[1], shell=True, check=True)
     assert cli.main(words) == 0, capsys.readouterr().err
 
