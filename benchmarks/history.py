@@ -34,7 +34,7 @@ from data import Shape, made
 from fixtures.spark.local import LocalEngine
 from harness import Place, WatchedLedger, quiet
 from semel.archive import layout
-from semel.cli.look import BATCHES_SHOWN
+from semel.cli.reports import BATCHES_SHOWN
 from semel.collect import collect
 from semel.commit import commit
 from semel.finalize import finalize

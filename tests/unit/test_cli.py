@@ -100,11 +100,11 @@ def test_an_interrupt_is_130(command, words):
 def test_an_interrupted_command_that_goes_on_is_named(command, monkeypatch, capsys):
     """After Ctrl-C in a batch the last line is the command that goes on with it; else none is."""
     monkeypatch.setattr("semel.cli.run.run", resumes(raising_any(KeyboardInterrupt())))
-    monkeypatch.setattr("semel.cli.look.batches", raising_any(KeyboardInterrupt()))
+    monkeypatch.setattr("semel.cli.reports.batches", raising_any(KeyboardInterrupt()))
     assert cli.main(["run", "flights"]) == cli.main(["batches", "flights"]) == 130
     run, step, batches = capsys.readouterr().err.splitlines()
     assert (run, step) == (
-        "semel: interrupted; what is done stays, and the same command goes on from there",
+        "semel: interrupted. Finished work stays, and the same command resumes there",
         "next: semel run flights",
     )
     assert batches == "semel: interrupted"

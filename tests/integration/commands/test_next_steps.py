@@ -90,7 +90,7 @@ simply("runs/replay.py:roots", "semel replay events --batches 90..99")
 simply("compare/which.py:choose#2", "semel compare events --batches 90..99")
 
 
-@at("infer/write.py:_taken")
+@at("infer/write.py:_name_clash")
 def _(scene: Scene) -> str:
     scene.batch()
     return f"semel new events {scene.file()} --yes"

@@ -69,7 +69,7 @@ def test_gaps_of_a_file_to_correct(bench: Workbench, shell: Shell) -> None:
     path.write_text("name,n,at\ne1,1,2026-01-01T00:00:00Z\n")
     shell.runs("semel run events")
     said = shell.runs("semel gaps events", code=1)
-    assert "once that is corrected:" in said and steps(said) == ["semel run events"]
+    assert "after you have corrected the source:" in said and steps(said) == ["semel run events"]
     path.write_text("id,n,at\ne1,1,2026-01-01T00:00:00Z\n")
     assert "finalized: batch" in shell.runs(steps(said)[0])
 
@@ -189,7 +189,7 @@ def test_a_replay_says_which_batches_there_are(bench: Workbench, shell: Shell) -
         shell.runs(f"semel run {name}")
     bench.write("in/events2.jsonl", events(10, 20))
     shell.runs("semel run events")
-    there = "of 1 to 99 events has batches 1, 3"
+    there = "of 1 to 99, events has only batches 1, 3"
     for option in (" --dry-run", "", " --requarantine --dry-run"):
         shell.runs(f"semel replay events --batches 1..99{option}")
         assert there in shell.err

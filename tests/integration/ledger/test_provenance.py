@@ -131,7 +131,7 @@ def test_which_batches_a_code_made(bench: Workbench, ledger: Ledger, shell: Shel
         assert text == QUERY.format(times)
     said = shell.runs("semel batches events --made-by")
     assert "3 batches: 1 to 2, 4\n  of 2026-11-01 to 2026-11-02, 2026-11-04\n" in said
-    assert "code not known\n  batch 5\n  of 2026-11-05\n" in said
+    assert "code unknown\n  batch 5\n  of 2026-11-05\n" in said
     shell.runs("semel batches --made-by", code=2)
 
 
@@ -281,7 +281,7 @@ def test_show_says_which_code_made_a_batch(
     plan(ledger, spec, "r1")
     words, found = shown()
     assert f"code, as planned: semel {__version__}, git commit {'a' * 40}" in words
-    assert f"code, as planned: 'plus.py' SHA-256 {sha256(old['plus.py'])}, no text is kept" in words
+    assert f"code, as planned: 'plus.py' SHA-256 {sha256(old['plus.py'])}, its text is not in the archive" in words
     assert (found["of"], [file["text"] for file in found["files"]]) == ("plan", [None, None])
 
     new = written(bench, 1, 3)
@@ -311,4 +311,4 @@ def test_show_says_which_code_made_a_batch(
     with ledger.transaction() as connection:
         connection.exec_driver_sql("UPDATE semel.batch SET spec = spec - 'code'")
     words, found = shown()
-    assert "code: not known" in words and found is None
+    assert "code: unknown" in words and found is None

@@ -288,7 +288,7 @@ def test_the_command(bench: Workbench, explaining: Shell) -> None:
     declared(bench, source=source, record_id=None, transforms=["of:grouped"])
     told = explaining.runs("semel explain events --plan")
     assert "for of:grouped, combined before it (lifted): hashpartitioning(n, 3)" in told
-    assert "1 shuffle of a batch, 0 where one task reads all of it" in told
+    assert "a batch has 1 shuffle, or 0 if one task reads all of it" in told
     assert told.count("== Physical Plan ==") == 2
     assert not list(bench.data.glob("out*"))
 

@@ -707,7 +707,7 @@ def test_windows_in_words(bench: Workbench, ledger: Ledger, shell: Shell) -> Non
     spec = by_day(bench)
     said = shell.runs("semel windows events --from 2025-11-03 --to 2025-11-03")
     assert "2025-11-03 not run 2025-11-03" in " ".join(said.split())
-    assert "nothing of events is covered yet" in said
+    assert "no window of events is covered yet" in said
     for number in (3, 4, 5):
         land(bench, number)
     run(ledger, spec, "r3", of(3))
