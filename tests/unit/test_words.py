@@ -148,7 +148,7 @@ def test_what_is_shown_is_short() -> None:
     assert of_json('{"i":"%s"}' % ("\0" * 50).replace("\0", "\\u0000")).startswith(shown)
     cut = "é" * FOUND_CHARS_MAX
     assert of_json('{"i":"%s"}' % ("é" * 1_000_000)) == f'{shown}"{cut}..."'
-    assert words.quoted('a"b\\') == '"a\\"b\\\\"'
+    assert words.quote('a"b\\') == '"a\\"b\\\\"'
 
 
 def of_json(text: str) -> str:

@@ -285,11 +285,11 @@ class _CsvParser:
             unlike = _unlike(column, form, kind)
             texts = pc.utf8_slice_codeunits(column.take(unlike), 0, FOUND_CHARS_MAX + 1)
             declared = self._declared[name]
-            fits, beyond = words.expected(declared), words.within(declared)
+            fits, beyond = words.expected_value(declared), words.expected_range(declared)
             is_integer = pa.types.is_integer(kind)
             for row, text in zip(rows[unlike].tolist(), texts.to_pylist(), strict=True):
                 expected = beyond if is_integer and _INTEGER.fullmatch(text) else fits
-                why = words.misfit(name, expected, words.quoted(text))
+                why = words.misfit(name, expected, words.quote(text))
                 faults.setdefault(row, (Reason.type_mismatch, why))
 
     def _verdict(self, lines: RecordLines, message: str) -> BadRecords:
@@ -308,8 +308,8 @@ class _CsvParser:
             value = self._read_as(text, self._source(lines)).column(name)[0].as_py()
             kind = self._declared[name]
             is_integer = pa.types.is_integer(kind) and _INTEGER.fullmatch(value)
-            expected = words.within(kind) if is_integer else words.expected(kind)
-            message = words.misfit(name, expected, words.quoted(value))
+            expected = words.expected_range(kind) if is_integer else words.expected_value(kind)
+            message = words.misfit(name, expected, words.quote(value))
         return BadRecords(Reason.type_mismatch, message, index)
 
 

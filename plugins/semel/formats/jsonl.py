@@ -189,13 +189,13 @@ class _JsonParser:
         if self._unknown is Unknown.KEEP:
             column = pa.nulls(len(lines), pa.string())
             if not named:
-                column, bad = self._unnamed.rest(lines)
+                column, bad = self._unnamed.unnamed_column(lines)
                 faults = bad | faults
             table = table.append_column(REST_COLUMN, column)
         elif self._unknown is Unknown.QUARANTINE and not named:
             faults = self._unnamed.faults(lines) | faults
         for column, others in self._named.items():
-            table, bad = _merged(table, column, others)
+            table, bad = _merge_names(table, column, others)
             faults = bad | faults
         return table, faults
 
@@ -237,7 +237,7 @@ class _JsonParser:
 
 
 # Keeps P30.
-def _merged(
+def _merge_names(
     table: pa.Table, column: str, others: tuple[str, ...]
 ) -> tuple[pa.Table, dict[int, Fault]]:
     """The values of a column under all its names; and the records with two of them."""
@@ -248,7 +248,7 @@ def _merged(
         given = other.is_valid().to_numpy()
         for at in np.flatnonzero(given & merged.is_valid().to_numpy()).tolist():
             keys = [key for key in (column, *others) if table.column(key)[at].is_valid]
-            both = " and ".join(map(words.quoted, keys))
+            both = " and ".join(map(words.quote, keys))
             faults[at] = Reason.duplicate_key, f"{both} are both there, and names of one column"
         if given.any():
             both = pa.chunked_array([*merged.chunks, *other.chunks], merged.type)

@@ -43,7 +43,7 @@ def refusal(kind: pa.DataType) -> str | None:
     return None if is_plain(kind) else f"{kind}, which JSON Lines does not have"
 
 
-def held_as(kind: pa.DataType) -> pa.DataType | None:
+def read_back_type(kind: pa.DataType) -> pa.DataType | None:
     """See table.SinkCode. pyarrow reads no object whose keys it does not know: no maps."""
     return None if _holds_map(kind) else _read_as(kind)
 
@@ -68,7 +68,7 @@ def write(table: pa.Table, file: Any) -> None:
     _ready(table).write_ndjson(file)
 
 
-def objects(table: pa.Table) -> pa.Array:
+def json_objects(table: pa.Table) -> pa.Array:
     """Each row as a JSON object, in UTF-8 (large_binary). TerminalError as in `write`."""
     return _objects(_ready(table))
 
@@ -127,7 +127,7 @@ def _sizes(lists: pa.Array) -> np.ndarray:
     return pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
 
 
-def reading(path: Path | None, size: int) -> "ds.FileFormat":
+def dataset_format(path: Path | None, size: int) -> "ds.FileFormat":
     """See table.SinkCode. A record must not reach over a whole block, and a larger block costs
     memory and time: it is the smallest one that will do."""
     return _by_blocks(_block_bytes(path, size))
@@ -155,7 +155,7 @@ def _block_bytes(path: Path | None, size: int) -> int:
     return min(block, BLOCK_BYTES_MAX)
 
 
-def rows(path: Path) -> int:
+def count_rows(path: Path) -> int:
     """See table.SinkCode."""
     with open(path, "rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
@@ -237,12 +237,12 @@ def beyond_json(array: pa.Array, what: str) -> np.ndarray:
     kind = array.type
     bad = np.zeros(len(array), dtype=bool)
     if what == "number" and at.is_floating(kind):
-        return marked(pc.invert(pc.is_finite(array)))
+        return as_mask(pc.invert(pc.is_finite(array)))
     if what == "nul" and (at.is_string(kind) or at.is_large_string(kind)):
-        return marked(pc.match_substring(array, "\0"))
+        return as_mask(pc.match_substring(array, "\0"))
     if what == "range" and at.is_temporal(kind):
         years = pc.year(array)
-        return marked(pc.or_(pc.less(years, 1), pc.greater(years, 9999)))
+        return as_mask(pc.or_(pc.less(years, 1), pc.greater(years, 9999)))
     if at.is_struct(kind):
         for part in array.flatten():
             bad |= beyond_json(part, what)
@@ -255,6 +255,6 @@ def beyond_json(array: pa.Array, what: str) -> np.ndarray:
     return bad
 
 
-def marked(bad: pa.Array | pa.ChunkedArray) -> np.ndarray:
+def as_mask(bad: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """Where a column of flags is true."""
     return np.asarray(pc.fill_null(bad, False).to_numpy(zero_copy_only=False), dtype=bool)

@@ -105,12 +105,12 @@ def _closing(text: bytes, start: int) -> int:
     raise ValueError("a bracket is not closed")
 
 
-def quoted(name: str) -> bytes:
+def json_key(name: str) -> bytes:
     """A key as it mostly stands in a record."""
     return json.dumps(name, ensure_ascii=False).encode()
 
 
-def objects(whole: bytes | pa.Buffer, count: int) -> list[dict[str, msgspec.Raw]] | None:
+def decode_objects(whole: bytes | pa.Buffer, count: int) -> list[dict[str, msgspec.Raw]] | None:
     """The objects on `count` lines, all at once. None where one of them is to be looked at alone:
     it is no object, repeats a key, or is more than msgspec takes.
     """
@@ -134,29 +134,29 @@ def is_json(raw: bytes) -> bool:
     return not any(found[1] for found in _CONSTANT.finditer(raw))
 
 
-def value_shown(raw: bytes) -> str:
+def value_excerpt(raw: bytes) -> str:
     """A JSON value as it is shown: text in quotes, all else as it stands."""
     if not raw.startswith(b'"'):
-        return text_shown(raw)
+        return text_excerpt(raw)
     if len(raw) > RECORD_SHOWN_BYTES:  # It may have megabytes.
-        return words.quoted(raw[1 : RECORD_SHOWN_BYTES].decode(errors="ignore"))
+        return words.quote(raw[1 : RECORD_SHOWN_BYTES].decode(errors="ignore"))
     if b"\\" not in raw:
-        return words.quoted(raw[1:-1].decode())
+        return words.quote(raw[1:-1].decode())
     try:
-        return words.quoted(json.loads(raw))
+        return words.quote(json.loads(raw))
     except ValueError:
-        return text_shown(raw)
+        return text_excerpt(raw)
 
 
-def text_shown(raw: bytes, start: int = 0) -> str:
+def text_excerpt(raw: bytes, start: int = 0) -> str:
     """What stands at a place of a record, as it is shown."""
     end = start + RECORD_SHOWN_BYTES
-    return words.shown(raw[start:end].decode(errors="replace"))
+    return words.excerpt(raw[start:end].decode(errors="replace"))
 
 
-def there_twice(key: str) -> Fault:
+def repeated_key_fault(key: str) -> Fault:
     """The fault of a record that repeats a key."""
-    return Reason.duplicate_key, f"the key {words.quoted(key)} is there twice"
+    return Reason.duplicate_key, f"the key {words.quote(key)} is there twice"
 
 
 def _no_json(place: str) -> Fault:
@@ -179,7 +179,7 @@ class JsonTexts:
     def __init__(self, names: tuple[str, ...], judged: tuple[str, ...]) -> None:
         self._names, self._judged = names, judged
         self._decoder = raws_decoder(names, _NULL)
-        self._patterns = [re.compile(re.escape(quoted(name))) for name in names]
+        self._patterns = [re.compile(re.escape(json_key(name))) for name in names]
 
     def columns(self, lines: RecordLines) -> dict[str, list[bytes | None]]:
         """The texts of records that pyarrow takes, None for null. BadRecords: some record repeats
@@ -211,7 +211,7 @@ class JsonTexts:
             keys = [key for key, _ in members(lines.raw(at))]
             for name in self._names:
                 if keys.count(name) > 1:
-                    raise BadRecords(*there_twice(name), at)
+                    raise BadRecords(*repeated_key_fault(name), at)
 
     def _exactly(self, lines: RecordLines, at: int) -> list[bytes]:
         found = dict(members(lines.raw(at)))
@@ -247,7 +247,7 @@ def map_column(
         owners = np.repeat(np.arange(len(texts)), sizes)
         for at in sorted(bad):
             reason, why = bad[at]
-            place = f"{field.name}[{words.quoted(keys[at].as_py())}]"
+            place = f"{field.name}[{words.quote(keys[at].as_py())}]"
             why = why.removeprefix(VALUE) if why.startswith(_OF_A_VALUE) else f": {why}"
             faults.setdefault(int(owners[at]), (reason, place + why))
         values = table.column(VALUE).combine_chunks()
@@ -267,20 +267,20 @@ def _maps(
 ) -> list[dict[str, msgspec.Raw | bytes]]:
     """The keys and values of the texts that are there; none where the text is no map."""
     some = [texts[at] for at in there]
-    found = objects(b"\n".join(some), len(some)) if some else []
+    found = decode_objects(b"\n".join(some), len(some)) if some else []
     if found is not None:
         return found
     maps: list[dict[str, msgspec.Raw | bytes]] = []
     for at, text in zip(there, some, strict=True):
         maps.append({})
         if not text.startswith(b"{"):
-            why = words.misfit(name, words.expected(_MAP), value_shown(text))
+            why = words.misfit(name, words.expected_value(_MAP), value_excerpt(text))
             faults[at] = (Reason.type_mismatch, why)
             continue
         pairs = list(members(text))
         counts = Counter(key for key, _ in pairs)
         if len(counts) < len(pairs):
-            reason, why = there_twice(counts.most_common(1)[0][0])
+            reason, why = repeated_key_fault(counts.most_common(1)[0][0])
             faults[at] = (reason, f"{name}: {why}")
         else:
             maps[-1] = dict(pairs)
@@ -305,7 +305,7 @@ class Keys:
         self._names = frozenset(self._tree)
         self._deep = any(self._tree.values())
 
-    def unnamed(self, record: bytes) -> Iterator[str]:
+    def unnamed_keys(self, record: bytes) -> Iterator[str]:
         """The keys of a record that nobody declared, at any depth: `key`, `struct.key`."""
         return _unnamed(record.strip(_BLANK), self._tree, "")
 
@@ -317,9 +317,9 @@ class Keys:
         if some is not None:
             places = [at for at, one in enumerate(some) if not self._names.issuperset(one)]
         for at in places:
-            name = next(self.unnamed(lines.raw(at)), None)
+            name = next(self.unnamed_keys(lines.raw(at)), None)
             if name is not None:
-                why = f"the schema does not name the key {words.quoted(name)}"
+                why = f"the schema does not name the key {words.quote(name)}"
                 found[at] = (Reason.unknown_key, why)
         return found
 
@@ -343,13 +343,13 @@ class Keys:
         looked = size = 0
         for at in places:
             raw = lines.raw(at)
-            keys.update(set(islice(self.unnamed(raw), KEYS_PER_RECORD_MAX)))
+            keys.update(set(islice(self.unnamed_keys(raw), KEYS_PER_RECORD_MAX)))
             looked, size = looked + 1, size + len(raw)
             if bytes_max is not None and size > bytes_max:
                 break
         return looked, keys
 
-    def rest(self, lines: RecordLines) -> tuple[pa.Array, dict[int, Fault]]:
+    def unnamed_column(self, lines: RecordLines) -> tuple[pa.Array, dict[int, Fault]]:
         """The column REST_COLUMN: such keys at the top of each record as an object, else null.
 
         Keys that repeat are in it as often as they are there.
@@ -370,7 +370,7 @@ class Keys:
                 if key in names:
                     continue
                 if not is_json(raw):
-                    faults.setdefault(at, _no_json(words.quoted(key)))
+                    faults.setdefault(at, _no_json(words.quote(key)))
                 made += (b"," if made else b"{") + _ENCODER.encode(key) + b":" + raw
             texts.append(bytes(made) + b"}" if made else None)
         return pa.array(texts, pa.string()), faults
@@ -386,7 +386,7 @@ def _together(lines: RecordLines) -> list[dict[str, msgspec.Raw]] | None:
     """See `objects`. None also for a block that is larger than most: a single record of small keys
     takes twenty times its size."""
     start, end = lines.span
-    return objects(lines.buffer(), len(lines)) if end - start <= limits.BLOCK_BYTES else None
+    return decode_objects(lines.buffer(), len(lines)) if end - start <= limits.BLOCK_BYTES else None
 
 
 def pairs_of(record: bytes | msgspec.Raw) -> Iterable[tuple[str, bytes]]:

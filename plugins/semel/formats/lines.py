@@ -50,7 +50,7 @@ class RecordLines:
         left[list(places)] = False
         return self.take(left)
 
-    def together(self, taken: np.ndarray) -> "RecordLines":
+    def compacted(self, taken: np.ndarray) -> "RecordLines":
         """The records that are marked, with nothing of the others between them. Their bytes move:
         `data` is changed, and of no use to who has the records of before.
         """

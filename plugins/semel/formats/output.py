@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from semel import limits
 from semel.declare.parts import escaped
-from semel.formats.pieces import PIECE_BYTES_MAX, cut, pieces
+from semel.formats.pieces import PIECE_BYTES_MAX, cut, read_pieces
 from semel.formats.table import sink_format
 from semel.model.manifest import MarkedFile, Published
 
@@ -59,7 +59,7 @@ def dataset_of(
         return found
 
     fragments = [
-        code.reading(sink and sink / file.path, file.bytes).make_fragment(
+        code.dataset_format(sink and sink / file.path, file.bytes).make_fragment(
             str(sink / file.path) if sink else file.path,
             disk,
             partition_expression=named(file.path),
@@ -88,7 +88,7 @@ def rows_of(
         return
     named = folder_values(schema, declared.folders, file.path)
     values = {name: value for name, value in named.items() if value.is_valid}
-    for rows in pieces(marker.path_of(file), [n for n in wanted.names if n not in values]):
+    for rows in read_pieces(marker.path_of(file), [n for n in wanted.names if n not in values]):
         found = [_column(rows, field, values) for field in wanted]
         # Without a column, too, it is as many rows.
         yield pa.table(found, schema=wanted) if found else pa.Table.from_batches([rows]).select([])
@@ -140,7 +140,7 @@ def columns_in_files(marker: Published) -> pa.Schema:
     A column that pyarrow cannot read is left out. Those that are folders have their own type.
     """
     declared = marker.spec.sink
-    held_as = sink_format(declared.format).code().held_as
+    held_as = sink_format(declared.format).code().read_back_type
     columns = [
         (f, f.type if f.name in declared.folders else held_as(f.type)) for f in marker.sink_schema
     ]

@@ -50,7 +50,7 @@ class _Damaged(Exception):
 
 
 @contextmanager
-def opened(file: BinaryIO, *, int96: str = "us", **more: Any) -> Iterator[pq.ParquetFile]:
+def open_parquet(file: BinaryIO, *, int96: str = "us", **more: Any) -> Iterator[pq.ParquetFile]:
     """A Parquet file, its INT96 in a unit. OSError, pa.ArrowException: its footer cannot be read.
 
     In microseconds Arrow gives another time for an INT96 beyond 292,000 years from 1970;
@@ -133,7 +133,7 @@ def steps(
             some = max(1, some // _FEWER)
 
 
-def long_shared(
+def long_dictionary_columns(
     source: BinaryIO, file: pq.ParquetFile, group: int, columns: Collection[str]
 ) -> list[str]:
     """Those columns of text or bytes whose rows may share values of a dictionary that are so long
@@ -144,7 +144,7 @@ def long_shared(
     if not names or known.total_byte_size <= long:
         return []
     try:
-        with opened(source, metadata=file.metadata, read_dictionary=names) as coded:
+        with open_parquet(source, metadata=file.metadata, read_dictionary=names) as coded:
             row = next(coded.iter_batches(1, [group], names, use_threads=False), None)
         return [
             name for name, column in zip(row.schema.names, row.columns, strict=True)
@@ -157,7 +157,7 @@ def long_shared(
         return []  # Whoever reads it finds it, at its place.
 
 
-def cut(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
+def cut_dictionary_rows(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
     """Rows in pieces that take some BLOCK_BYTES each when the values of dictionaries are repeated.
 
     pa.ArrowIndexError: an index leads out of its dictionary.
@@ -217,7 +217,7 @@ def misfits(
                 f"column {name!r} is of the logical type {logical}, which binary does not hold; "
                 "let its writer write bytes without one"
             )
-        elif _hides(file, name):
+        elif _has_hidden_values(file, name):
             found.append(f"column {name!r} has values of a type that readers take for nothing")
         elif column in exact and name in int96_columns(file):
             found.append(
@@ -241,7 +241,7 @@ def _logical(file: pq.ParquetFile, name: str) -> str:
     return next((logical for logical, old in kinds if (logical, old) != ("None", "NONE")), "")
 
 
-def _hides(file: pq.ParquetFile, name: str) -> bool:
+def _has_hidden_values(file: pq.ParquetFile, name: str) -> bool:
     """Whether something of a column is read as null by its type, and is not by its statistics."""
     for at in range(len(file.schema)):
         leaf = file.schema.column(at)
@@ -266,7 +266,7 @@ def _is_encrypted(file: pq.ParquetFile, name: str) -> bool:
 
 
 # Keeps P28.
-def since(file: pq.ParquetFile) -> dict[str, int]:
+def calendar_limits(file: pq.ParquetFile) -> dict[str, int]:
     """From which day, and which moment, on a footer's writer numbers as others do, by unit; a unit
     that is not there has no such limit. The rule is Spark's; before 2.4.6 it wrote no version.
     """
@@ -304,7 +304,7 @@ def blocks(
     columns are not the declared ones, as a replay may declare others than its batch did.
     """
     schema = pa.schema([(name, kind.arrow()) for name, kind in columns.items()])
-    with opened(file) as found:
+    with open_parquet(file) as found:
         there = found.schema_arrow.names
         fixed = {n: value for n, value in fixed.items() if value.is_valid or n not in there}
         names = naming.match(columns, [*there, *fixed]).held
@@ -321,7 +321,7 @@ def blocks(
             behind = first + found.metadata.row_group(group).num_rows
             low, high = max(first, claimed[0]), min(behind, claimed[1])
             if low < high and owned[0] <= low < owned[1]:
-                yield from reader.group(group, first, low, high)
+                yield from reader.read_group(group, first, low, high)
             first = behind
 
 
@@ -346,7 +346,7 @@ class _RowGroupReader:
         self._names = {field.name: names[field.name] for field in held}
         self._texts = {names[field.name] for field in held if _has_bytes(field.type)}
         self._file, self._length, self._rows = file, length, file.metadata.num_rows
-        self._first, self._fixed, self._since = first, fixed, since(file)
+        self._first, self._fixed, self._since = first, fixed, calendar_limits(file)
         self._schema, self._exact, self._selection = schema, exact, selection
         own = {*names.values()}
         self._undeclared = [n for n in file.schema_arrow.names if n not in own]
@@ -355,7 +355,7 @@ class _RowGroupReader:
         self._far_rows, self._far = np.empty(0, np.int64), pa.table({})
 
     # Keeps S29.
-    def group(self, group: int, first: int, low: int, high: int) -> Iterator[Block]:
+    def read_group(self, group: int, first: int, low: int, high: int) -> Iterator[Block]:
         """The rows [low, high) of a row group that begins at `first`. From where on it cannot be
         decoded, each row is rejected.
         """
@@ -386,7 +386,7 @@ class _RowGroupReader:
         names = [field.name for field in self._int96]
         far, held, at = [self._far_rows[:0]], [pa.table({name: [] for name in names})], first
         if names:
-            with opened(self._source, int96="ms", metadata=self._file.metadata) as file:
+            with open_parquet(self._source, int96="ms", metadata=self._file.metadata) as file:
                 try:
                     for rows in steps(file, group, [self._names[name] for name in names]):
                         made = pa.table([self._column(rows, f) for f in self._int96], names)
@@ -403,16 +403,16 @@ class _RowGroupReader:
 
     def _far_faults(self, rows: pa.Table) -> Iterator[tuple[int, Fault]]:
         for name in rows.column_names:
-            yield from _leaf_faults(rows.column(name).combine_chunks(), name, _far)
+            yield from _leaf_faults(rows.column(name).combine_chunks(), name, _year_faults)
 
     def _steps(self, group: int, first: int, low: int, high: int) -> Iterator[pa.RecordBatch]:
         """Some rows at once. _Damaged: the next ones cannot be decoded."""
         names, at = [*self._names.values()], first
-        coded = long_shared(self._source, self._file, group, self._texts)
-        with opened(self._source, metadata=self._file.metadata, read_dictionary=coded) as file:
+        coded = long_dictionary_columns(self._source, self._file, group, self._texts)
+        with open_parquet(self._source, metadata=self._file.metadata, read_dictionary=coded) as file:
             try:
                 for rows in steps(file, group, names):
-                    for some in cut(rows):
+                    for some in cut_dictionary_rows(rows):
                         start, stop = max(low - at, 0), min(high - at, some.num_rows)
                         made = self._decoded(some)
                         at += some.num_rows
@@ -620,7 +620,7 @@ def _leaf_faults(
         yield from leaf(array, name)
 
 
-def _far(array: pa.Array, name: str) -> Iterator[tuple[int, Fault]]:
+def _year_faults(array: pa.Array, name: str) -> Iterator[tuple[int, Fault]]:
     """The places of times, in milliseconds, that are of no year that a column holds."""
     if not pa.types.is_timestamp(array.type):
         return

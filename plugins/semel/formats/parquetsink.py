@@ -29,7 +29,7 @@ def refusal(kind: pa.DataType) -> str | None:
     return next(filter(None, map(refusal, inner)), None)
 
 
-def held_as(kind: pa.DataType) -> pa.DataType:
+def read_back_type(kind: pa.DataType) -> pa.DataType:
     """See table.SinkCode."""
     return kind
 
@@ -47,7 +47,7 @@ def write(table: pa.Table, file: Any) -> None:
             writer.write_table(rows)
 
 
-def reading(path: Path | None, size: int) -> "ds.FileFormat":
+def dataset_format(path: Path | None, size: int) -> "ds.FileFormat":
     """See table.SinkCode."""
     return _of_all()
 
@@ -59,6 +59,6 @@ def _of_all() -> "ds.FileFormat":
     return ds.ParquetFileFormat()
 
 
-def rows(path: Path) -> int:
+def count_rows(path: Path) -> int:
     """See table.SinkCode."""
     return pq.read_metadata(path).num_rows

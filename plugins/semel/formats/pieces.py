@@ -29,7 +29,7 @@ _STEPS = 8
 
 
 # Keeps R5.
-def pieces(
+def read_pieces(
     path: str | Path, columns: Sequence[str] | None = None, bytes_max: int = PIECE_BYTES_MAX
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a Parquet file, in order, in pieces of `bytes_max` or of one row.
@@ -60,7 +60,7 @@ def cut(rows: _Rows, bytes_max: int) -> Iterator[_Rows]:
     yield from cut(rows.slice(half), bytes_max)
 
 
-def gathered(parts: Iterable[pa.Table], bytes_min: int) -> Iterator[pa.Table]:
+def gather(parts: Iterable[pa.Table], bytes_min: int) -> Iterator[pa.Table]:
     """The same rows in tables of `bytes_min` or a little more: each has a cost of its own."""
     held: list[pa.Table] = []
     size = 0

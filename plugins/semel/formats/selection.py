@@ -48,7 +48,7 @@ class Selection:
         if parser.skips_line_ends and 2 * len(places) < len(lines):
             others.overwrite()
             return lines.take(taken), left_out
-        return lines.together(taken), left_out
+        return lines.compacted(taken), left_out
 
 
 EVERYTHING = Selection(offsets=NONE, only=False)

@@ -44,18 +44,18 @@ class SinkCode(Protocol):
     def refusal(self, kind: "pa.DataType") -> str | None:
         """Why no column of this type can be written, None where it can. Driver, before any row."""
 
-    def held_as(self, kind: "pa.DataType") -> "pa.DataType | None":
+    def read_back_type(self, kind: "pa.DataType") -> "pa.DataType | None":
         """The type as which pyarrow reads such a column back; None: it reads none."""
 
     def write(self, table: "pa.Table", file: Any) -> None:
         """Write rows to a new file, in a task. TerminalError: a value that the format does not
         hold, with the column's name."""
 
-    def reading(self, path: Path | None, size: int) -> "ds.FileFormat":
+    def dataset_format(self, path: Path | None, size: int) -> "ds.FileFormat":
         """How pyarrow reads this file, of `size` bytes as its marker says. None: it is elsewhere.
         OSError."""
 
-    def rows(self, path: Path) -> int:
+    def count_rows(self, path: Path) -> int:
         """How many rows a file has, whatever wrote it. OSError, ArrowException."""
 
 

@@ -32,7 +32,7 @@ def misfit(place: str, expected: str, found: str) -> str:
     return f"{place}: expected {expected}, found {found}"
 
 
-def near(name: str, there: Iterable[str]) -> str:
+def similar_name_hint(name: str, there: Iterable[str]) -> str:
     """What is said where a file lacks a column and has one of almost that name; else nothing."""
     if (other := nearest(name, there)) is None:
         return ""
@@ -42,7 +42,7 @@ def near(name: str, there: Iterable[str]) -> str:
     )
 
 
-def shown(text: str, chars_max: int = FOUND_CHARS_MAX) -> str:
+def excerpt(text: str, chars_max: int = FOUND_CHARS_MAX) -> str:
     """A text, cut and escaped, without quotes around it."""
     cut = text[:chars_max]
     if not cut.isprintable():
@@ -50,15 +50,15 @@ def shown(text: str, chars_max: int = FOUND_CHARS_MAX) -> str:
     return cut + _CUT if len(text) > chars_max else cut
 
 
-def record(raw: bytes) -> str:
+def record_excerpt(raw: bytes) -> str:
     """The beginning of a record, as it is shown; bytes that are no text are `\\xff`."""
     text = raw[:RECORD_SHOWN_BYTES].decode(errors="backslashreplace")
-    text = shown(text, RECORD_SHOWN_CHARS)
+    text = excerpt(text, RECORD_SHOWN_CHARS)
     # What was escaped is longer.
     return text if len(text) <= _RECORD_CHARS else text[:RECORD_SHOWN_CHARS] + _CUT
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """The same in quotes."""
     cut = text[:FOUND_CHARS_MAX]
     if '"' in cut or "\\" in cut or not cut.isprintable():
@@ -70,12 +70,12 @@ def _escaped(char: str) -> str:
     return char if char.isprintable() else char.encode("unicode_escape").decode()
 
 
-def all_quoted(texts: Iterable[str | None]) -> list[str]:
+def quote_all(texts: Iterable[str | None]) -> list[str]:
     """The same of many."""
-    return ["nothing" if text is None else quoted(text) for text in texts]
+    return ["nothing" if text is None else quote(text) for text in texts]
 
 
-def expected(kind: pa.DataType) -> str:
+def expected_value(kind: pa.DataType) -> str:
     """What a column of a type holds."""
     if pa.types.is_integer(kind):
         return "a whole number"
@@ -101,7 +101,7 @@ def expected(kind: pa.DataType) -> str:
     return "text"
 
 
-def within(kind: pa.DataType) -> str:
+def expected_range(kind: pa.DataType) -> str:
     """The same, for a number that its type is too small for."""
     if pa.types.is_integer(kind):
         bits = kind.bit_width - 1
@@ -110,4 +110,4 @@ def within(kind: pa.DataType) -> str:
         return f"a whole number from {-(1 << bits)} to {(1 << bits) - 1}"
     if pa.types.is_floating(kind):
         return f"a number up to {np.finfo(kind.to_pandas_dtype()).max:.2g}"
-    return expected(kind)
+    return expected_value(kind)
