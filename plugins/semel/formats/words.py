@@ -1,5 +1,6 @@
-"""What is wrong with a value, in the words of its user: `flight: expected a whole number, found
-"N/A"`. What is shown of a record is short, and holds no control characters.
+"""Sentences about a bad value for its user: `flight: expected a whole number, found "N/A"`.
+
+Excerpts of a record are short, without control characters.
 """
 
 from collections.abc import Iterable
@@ -10,13 +11,13 @@ import pyarrow as pa
 from semel.declare.naming import nearest
 
 FOUND_CHARS_MAX = 40
-"""Characters of a value that it shows: enough to see what it is, and little of what is private."""
+"""Characters of a value in a sentence: enough to recognise it, with little private data."""
 
 RECORD_SHOWN_CHARS = 100
-"""Characters of a record that are shown: a line of a log is 110, as Airflow's page wraps none."""
+"""Characters of a record in a message. Log lines have 110, as Airflow's page does not wrap."""
 
 RECORD_SHOWN_BYTES = 512
-"""Bytes of a record that are read to show its beginning."""
+"""Bytes of a record that semel reads to show its beginning."""
 
 _CUT = "..."
 _RECORD_CHARS = RECORD_SHOWN_CHARS + len(_CUT)
@@ -27,23 +28,23 @@ DATE = "a date such as 2026-01-31"
 BASE64 = "base64 with its padding"
 
 
-def misfit(place: str, expected: str, found: str) -> str:
-    """The sentence. `place` is a column, or something in it; `found` is as it is to be shown."""
-    return f"{place}: expected {expected}, found {found}"
+def misfit(place: str, expected: str, excerpt: str) -> str:
+    """The sentence. `place`: a column, or a value in it. `excerpt`: the value's."""
+    return f"{place}: expected {expected}, found {excerpt}"
 
 
-def similar_name_hint(name: str, there: Iterable[str]) -> str:
-    """What is said where a file lacks a column and has one of almost that name; else nothing."""
-    if (other := nearest(name, there)) is None:
+def similar_name_hint(name: str, names: Iterable[str]) -> str:
+    """A hint if a file lacks a column but has one of almost that name; otherwise empty."""
+    if (other := nearest(name, names)) is None:
         return ""
     return (
-        f", which has {other!r}: names are compared letter by letter. Declare that name in "
-        "source.schema, or let its writer write the declared one"
+        f", which has {other!r}: semel compares names letter by letter. Declare that name in "
+        "source.schema, or have its writer write the declared one"
     )
 
 
 def excerpt(text: str, chars_max: int = FOUND_CHARS_MAX) -> str:
-    """A text, cut and escaped, without quotes around it."""
+    """A text, shortened and escaped, without quotes around it."""
     cut = text[:chars_max]
     if not cut.isprintable():
         cut = "".join(map(_escaped, cut))
@@ -51,15 +52,15 @@ def excerpt(text: str, chars_max: int = FOUND_CHARS_MAX) -> str:
 
 
 def record_excerpt(raw: bytes) -> str:
-    """The beginning of a record, as it is shown; bytes that are no text are `\\xff`."""
+    """The beginning of a record for a message; bytes that are not text appear as `\\xff`."""
     text = raw[:RECORD_SHOWN_BYTES].decode(errors="backslashreplace")
     text = excerpt(text, RECORD_SHOWN_CHARS)
-    # What was escaped is longer.
+    # Escapes make the text longer.
     return text if len(text) <= _RECORD_CHARS else text[:RECORD_SHOWN_CHARS] + _CUT
 
 
 def quote(text: str) -> str:
-    """The same in quotes."""
+    """A text, shortened and escaped, in quotes."""
     cut = text[:FOUND_CHARS_MAX]
     if '"' in cut or "\\" in cut or not cut.isprintable():
         cut = "".join("\\" + char if char in '"\\' else _escaped(char) for char in cut)
@@ -71,12 +72,12 @@ def _escaped(char: str) -> str:
 
 
 def quote_all(texts: Iterable[str | None]) -> list[str]:
-    """The same of many."""
+    """Texts in quotes; "nothing" for None."""
     return ["nothing" if text is None else quote(text) for text in texts]
 
 
 def expected_value(kind: pa.DataType) -> str:
-    """What a column of a type holds."""
+    """The values that a column of a type holds."""
     if pa.types.is_integer(kind):
         return "a whole number"
     if pa.types.is_floating(kind):
@@ -102,7 +103,7 @@ def expected_value(kind: pa.DataType) -> str:
 
 
 def expected_range(kind: pa.DataType) -> str:
-    """The same, for a number that its type is too small for."""
+    """The values that a column holds, for a number that its type is too small for."""
     if pa.types.is_integer(kind):
         bits = kind.bit_width - 1
         if bits > _BITS_WRITTEN_OUT:
