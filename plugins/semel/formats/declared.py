@@ -19,7 +19,7 @@ def format_of(context: Context) -> "Format":
 
 def is_whole(context: Context) -> bool:
     """Whether semel reads a file as one range: a reader cannot find a record in its middle."""
-    return source_format(context.declared.format).whole(context.declared)
+    return source_format(context.declared.format).is_one_range(context.declared)
 
 
 def has_header(context: Context) -> bool:

@@ -67,8 +67,8 @@ class SourceFormat:
     """The format of a source's files.
 
     `header`: each file begins with a line that names its columns. `refuses`: words of types that no
-    field holds, each with the reason. `whole`: whether one range covers each file, because no byte
-    shows where a record begins. `sealed`: files are complete when they appear, and hold rows
+    field holds, each with the reason. `is_one_range`: whether one range covers a file, because no
+    byte shows where a record begins. `sealed`: files are complete when they appear, and hold rows
     instead of text. `unit`: what positions count. `unknown`: why a declaration cannot set
     `source.unknown`.
     """
@@ -76,7 +76,7 @@ class SourceFormat:
     module: str
     header: bool
     refuses: Mapping[str, str] = field(default_factory=dict)
-    whole: Callable[[Any], bool] = lambda declared: False
+    is_one_range: Callable[[Any], bool] = lambda declared: False
     sealed: bool = False
     unit: str = "bytes"
     unknown: str = ""
@@ -131,7 +131,7 @@ SOURCES: dict[str, SourceFormat] = {
         header=True,
         refuses=dict.fromkeys(("array", "map", "struct"), _NESTED)
         | {"json": "a CSV field is text; declare it as string"},
-        whole=lambda declared: declared.csv.multiline,
+        is_one_range=lambda declared: declared.csv.multiline,
         unknown="semel refuses a file whose header does not name exactly the schema's columns",
     ),
     "parquet": SourceFormat(
