@@ -209,7 +209,7 @@ def of_spark() -> dict[str, tuple[dict[str, str], object]]:
 def testdata(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the files that Spark's tests read, which Maven fetches."""
     try:
-        jars = maven.fetched(POM, KEPT, "the test data of Spark")
+        jars = maven.fetch(POM, KEPT, "the test data of Spark")
     except SemelError as error:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("testdata")
