@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def format_of(context: Context) -> "Format":
     """The parser's side of `source.format`."""
-    return source_format(context.declared.format).code().declared(context)
+    return source_format(context.declared.format).code().declared_format(context)
 
 
 def is_whole(context: Context) -> bool:

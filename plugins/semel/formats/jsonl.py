@@ -53,7 +53,7 @@ class JsonLines:
         return _JsonParser(schema, self.json, self.unknown, self.naming)
 
 
-def declared(context: Context) -> JsonLines:
+def declared_format(context: Context) -> JsonLines:
     """See table.SourceCode."""
     kinds = context.columns
     texts = (n for n, kind in kinds.items() if kind.word == "json" and n != REST_COLUMN)

@@ -51,7 +51,7 @@ class RecordLines:
         mask[list(places)] = False
         return self.take(mask)
 
-    def compacted(self, mask: np.ndarray) -> "RecordLines":
+    def compact(self, mask: np.ndarray) -> "RecordLines":
         """The records of a mask, adjacent, without the other records between them.
 
         Changes `data`, which makes older RecordLines of the same `data` useless.
@@ -76,7 +76,7 @@ class RecordLines:
         for start, end in bounds:
             self.data[start:end] = b"\n" * (end - start)
 
-    def packed(self) -> "RecordLines":
+    def pack(self) -> "RecordLines":
         """A copy of the records with one line end after each, and nothing else."""
         codes = np.frombuffer(self.data, np.uint8)
         next_bytes, previous = codes[self.ends[:-1]], codes[self.starts[1:] - 1]

@@ -27,7 +27,7 @@ from semel.formats.exact import cast_exactly, misfit, plain_values
 from semel.formats.lines import Fault
 from semel.formats.records import Block, with_offset
 from semel.formats.rows import Rows
-from semel.formats.selection import NONE, Selection
+from semel.formats.selection import NO_OFFSETS, Selection
 from semel.model.batch import Ignored
 from semel.model.reasons import Reason
 
@@ -452,7 +452,7 @@ class _RowGroupReader:
         rows = pa.concat_batches(batches)
         start = end - rows.num_rows
         offsets = np.arange(start, end)
-        size, left_out = self._byte_share(start, end), NONE
+        size, left_out = self._byte_share(start, end), NO_OFFSETS
         if self._selection is not None:
             wanted = self._selection_mask(offsets)
             left_out, offsets = offsets[~wanted], offsets[wanted]

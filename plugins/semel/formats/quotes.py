@@ -11,7 +11,7 @@ import re
 import numpy as np
 
 from semel.formats.lines import RecordLines
-from semel.formats.selection import NONE
+from semel.formats.selection import NO_OFFSETS
 
 OPEN = "a quote is not closed"
 _TEXT_AFTER = "text after a closing quote"
@@ -51,11 +51,11 @@ class Quotes:
             return OPEN
         return f"{_TEXT_AFTER}, or {_ESCAPE}" if self._escape else _TEXT_AFTER
 
-    def doubtful(self, lines: RecordLines) -> np.ndarray:
+    def suspects(self, lines: RecordLines) -> np.ndarray:
         """The indexes of records that `fault` must judge. It accepts all others."""
         return self._scan(lines)[0]
 
-    def doubled(self, lines: RecordLines) -> bytes | None:
+    def double_escaped_quotes(self, lines: RecordLines) -> bytes | None:
         """Good records with doubled quotes instead of escaped ones. Returns None if they have no
         escapes."""
         start, end = lines.span
@@ -85,9 +85,9 @@ class Quotes:
         """
         start, end = lines.span
         if not self._quote or lines.data.find(self._quote, start, end) < 0:
-            return NONE, NONE
+            return NO_OFFSETS, NO_OFFSETS
         codes, starts = np.frombuffer(lines.data, np.uint8)[start:end], lines.starts - start
-        quotes, escapes = codes == self._quote, NONE
+        quotes, escapes = codes == self._quote, NO_OFFSETS
         borders = (codes == _LF) | (codes == _CR) | (codes == self._delimiter)
         if self._escape:
             escapes = _effective_escapes(np.flatnonzero(codes == self._escape))

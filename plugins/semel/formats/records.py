@@ -26,7 +26,7 @@ from semel.formats.blocks import Oversized, RecordPiece, record_pieces
 from semel.formats.columns import convert
 from semel.formats.lines import BadRecords, Fault, Finder, Format, Parser, RecordLines
 from semel.formats.rows import Rows
-from semel.formats.selection import NONE, Selection, among
+from semel.formats.selection import NO_OFFSETS, Selection, membership
 from semel.model.batch import Ignored
 from semel.model.reasons import Reason
 
@@ -71,12 +71,13 @@ class Block:
     lines: "RecordLines | Rows"
     bytes_read: int
     ignored: Ignored = Ignored()
-    left_out: np.ndarray = field(default_factory=lambda: NONE)
+    left_out: np.ndarray = field(default_factory=lambda: NO_OFFSETS)
 
     def without(self, offsets: np.ndarray, faults: Iterable[Fault]) -> "Block":
         """The block without the records at some offsets of its table, which have `faults`."""
         places = np.searchsorted(self.lines.offsets, offsets).tolist()
-        table = self.table.filter(pa.array(~among(self.table.column(OFFSET).to_numpy(), offsets)))
+        faulty = membership(self.table.column(OFFSET).to_numpy(), offsets)
+        table = self.table.filter(pa.array(~faulty))
         added = dict(zip(places, faults, strict=True))
         return replace(self, table=table, faults=self.faults | added)
 
@@ -138,10 +139,10 @@ def read_split(
         if isinstance(piece, Oversized):
             yield _oversized(piece, schema, selection)
             continue
-        lines, left_out = _lines(piece, header), NONE
+        lines, left_out = _lines(piece, header), NO_OFFSETS
         header = 0
         if selection is not None:
-            lines, left_out = selection.of(lines, parser)
+            lines, left_out = selection.select(lines, parser)
         table, faults = judge.judge(lines)
         yield Block(
             table=table,
@@ -167,7 +168,7 @@ def _oversized(piece: Oversized, schema: pa.Schema, selection: Selection | None)
         faults={0: too_long()} if selected else {},
         lines=lines,
         bytes_read=piece.length,
-        left_out=NONE if selected else lines.offsets,
+        left_out=NO_OFFSETS if selected else lines.offsets,
     )
 
 
@@ -233,7 +234,7 @@ class _Remainder:
 
     def _keep(self, good: np.ndarray) -> None:
         self._places = self._places[good]
-        self.lines = self.lines.take(good).packed() if len(self._places) else self.lines.take(good)
+        self.lines = self.lines.take(good).pack() if len(self._places) else self.lines.take(good)
 
 
 class Judge:

@@ -12,7 +12,7 @@ import numpy as np
 from semel import limits
 from semel.formats.lines import Parser, RecordLines
 
-NONE = np.zeros(0, np.int64)
+NO_OFFSETS = np.zeros(0, np.int64)
 """No offsets."""
 
 _SPACE = 32
@@ -27,7 +27,7 @@ class Selection:
 
     def takes(self, offsets: np.ndarray) -> np.ndarray:
         """A mask of the taken records, for ascending offsets."""
-        return among(offsets, self.offsets) == self.only
+        return membership(offsets, self.offsets) == self.only
 
     def without(self, offsets: np.ndarray) -> "Selection":
         """A selection that also leaves out the records at these offsets, in any order."""
@@ -35,14 +35,14 @@ class Selection:
         return replace(self, offsets=combined(self.offsets, offsets))
 
     # Keeps RP1, RP9.
-    def of(self, lines: RecordLines, parser: Parser) -> tuple[RecordLines, np.ndarray]:
+    def select(self, lines: RecordLines, parser: Parser) -> tuple[RecordLines, np.ndarray]:
         """The taken lines, adjacent, and the offsets of the records that are left out.
 
         A blank line is not a record. Changes the bytes of `lines`.
         """
         mask = self.takes(lines.offsets)
         if mask.all():
-            return lines, NONE
+            return lines, NO_OFFSETS
         places = np.flatnonzero(~mask)
         others = lines.take(places)
         left_out = _records(others, parser.clean)
@@ -50,10 +50,10 @@ class Selection:
         if parser.skips_line_ends and 2 * len(places) < len(lines):
             others.overwrite()
             return lines.take(mask), left_out
-        return lines.compacted(mask), left_out
+        return lines.compact(mask), left_out
 
 
-EVERYTHING = Selection(offsets=NONE, only=False)
+EVERYTHING = Selection(offsets=NO_OFFSETS, only=False)
 
 
 def _records(lines: RecordLines, clean: Callable[[bytes], bytes]) -> np.ndarray:
@@ -65,7 +65,7 @@ def _records(lines: RecordLines, clean: Callable[[bytes], bytes]) -> np.ndarray:
     return np.delete(lines.offsets, blank) if blank else lines.offsets
 
 
-def among(offsets: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+def membership(offsets: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """A mask of the offsets that are chosen; both ascend. The cost is that of the few chosen."""
     mask = np.zeros(len(offsets), bool)
     if len(offsets):

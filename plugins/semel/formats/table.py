@@ -34,7 +34,7 @@ _WRITE_OTHERS = "; declare format: parquet or jsonl, or take the column apart in
 class SourceCode(Protocol):
     """The interface of a source format's module."""
 
-    def declared(self, context: "Context") -> "Format":
+    def declared_format(self, context: "Context") -> "Format":
         """The parser's side of `source.format`. The driver and tasks call it often: it MUST be
         cheap."""
 

@@ -1,4 +1,4 @@
-"""Parts that the user's variables name: semel checks their health, and never starts or stops them."""
+"""Outside parts, which the environment names: semel checks their health, but never starts them."""
 
 import os
 import socket
