@@ -140,7 +140,7 @@ def test_an_unknown_source_format_is_never_another_one(tmp_path: Path) -> None:
     made.land("a.jsonl", {"id": "1"})
     made.batch()
     (marker,) = markers(made.path)
-    with pytest.raises(TerminalError, match="'avro' is not one of"):
+    with pytest.raises(TerminalError, match="does not have 'avro'"):
         FilesSource(context=spec.of_source(), root=tmp_path).can_join(marker.claims[0])
 
 
