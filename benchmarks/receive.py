@@ -261,7 +261,7 @@ def _nats_of(folder: Path, pending: int | None) -> Iterator[_Nats]:
 @contextmanager
 def _sqs(folder: Path, of: type[_Sqs] = _Sqs) -> Iterator[_Sqs]:
     with skipping():
-        jars = maven.fetched(sqs_server.POM, KEPT, "ElasticMQ")
+        jars = maven.fetch(sqs_server.POM, KEPT, "ElasticMQ")
     server = sqs_server.ElasticMq(folder, jars, durable=False)
     try:
         server.start()

@@ -20,8 +20,8 @@ from semel.archive.marker import Marker, markers, parse_marker
 from semel.declare.aggregate import END, FINAL, START
 from semel.declare.parts import Select
 from semel.errors import LimitError, TerminalError, first_line
-from semel.formats.merged import merge_query, windows_of
 from semel.formats.output import columns_for_readers, dataset_of
+from semel.formats.windowsql import merge_query, windows_of
 from semel.model.complete import Completeness
 from semel.model.manifest import Kind
 from semel.model.times import TimeSet

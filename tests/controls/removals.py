@@ -457,7 +457,8 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "a task looks at its part again": gives("sources.files.parquet:ParquetFiles._check_read"),
     "rows that cannot be decoded are dead letters": code(
-        "formats.parquet:_RowGroupReader.group", "range(at, high, limits.PIECE_ROWS_MAX)", new="()"
+        "formats.parquet:_RowGroupReader.read_group", "range(at, high, limits.PIECE_ROWS_MAX)",
+        new="()",
     ),
     "a source's file goes when it is finalized": sql(
         "collect.accounted", "SELECT int8range(0, p.reached)", "SELECT true OR int8range(0, 1)"
@@ -516,7 +517,7 @@ OF_SECONDS: dict[str, Removal] = {
     "windows are counted again":
         sql("audit.windows", "WHERE miscounted IS NOT NULL OR altered IS NOT NULL", "WHERE false"),
     "a record has one value under the names of a column":
-        code("formats.jsonl:_merged", "np.flatnonzero(given & merged.is_valid().to_numpy())",
+        code("formats.jsonl:_merge_names", "np.flatnonzero(valid & merged.is_valid().to_numpy())",
              new="np.flatnonzero([])"),
     "no batch of an interval is left out of its replay": gives("runs.replay:_check_within"),
     "a replay looks at headers first": all_of(
@@ -533,7 +534,7 @@ OF_SECONDS: dict[str, Removal] = {
     "names of writers' notes are not read": code(
         "plan.partitions:without_private", "item.name not in hidden", new="True"
     ),
-    "old times of old writers are dead letters": gives("formats.parquet:since", {}),
+    "old times of old writers are dead letters": gives("formats.parquet:calendar_limits", {}),
     "what is written on leaves its time open":
         code("plan.covered:with_growing", "open_from = min(begun, default=None)",
              new="open_from = None"),
@@ -551,8 +552,9 @@ OF_SECONDS: dict[str, Removal] = {
              user="plan"),
     "a file within the delay leaves it open":
         sql("plan.covers", "WHEN EXISTS", "WHEN false AND EXISTS"),
-    "an INT96 that Arrow wraps is a dead letter": gives("formats.parquet:_far", ()),
-    "a type that readers take for nothing is refused": gives("formats.parquet:_hides", False),
+    "an INT96 that Arrow wraps is a dead letter": gives("formats.parquet:_year_faults", ()),
+    "a type that readers take for nothing is refused":
+        gives("formats.parquet:_has_hidden_values", False),
     "a refused copy is remembered": sql("partitions.refused", "WHERE ", "WHERE false AND "),
     "what cannot be looked for keeps its path and its content":
         other("sources.files.gather:recognise", unsure_is_new),

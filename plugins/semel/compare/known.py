@@ -18,7 +18,7 @@ from semel.clients.duck import DuckEngine
 from semel.compare.which import Chosen
 from semel.declare.parts import RepeatScope
 from semel.errors import CorruptionError
-from semel.formats.pieces import pieces
+from semel.formats.pieces import read_pieces
 from semel.model.manifest import Kind
 from semel.repair.adopt.ids import Part, in_source, whole_file
 from semel.stage.ids_file import write_known
@@ -71,7 +71,7 @@ def _repeated(chosen: Chosen, marker: Marker) -> Iterator[Part]:
         yield from in_source(marker, chosen.claims_of(marker), (Kind.DEAD_LETTERS,))
         return
     for file in marker.of_kind(Kind.DECISIONS):
-        for some in pieces(whole_file(marker, file), ["reason", "record_id"]):
+        for some in read_pieces(whole_file(marker, file), ["reason", "record_id"]):
             dropped = some.filter(pc.equal(some.column("reason"), _IN_CATALOG))
             ids = pa.Table.from_struct_array(dropped.column("record_id"))
             hashed = hash_ids(ids, marker.spec.record_id, shards=chosen.pipeline.shards)

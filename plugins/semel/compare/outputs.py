@@ -19,7 +19,7 @@ from semel.compare.path import BatchPathOutput
 from semel.declare.aggregate import Aggregate
 from semel.errors import CorruptionError, first_line
 from semel.formats.output import columns_in_files, rows_of
-from semel.formats.pieces import gathered, pieces
+from semel.formats.pieces import gather, read_pieces
 from semel.model.manifest import Kind, MarkedFile
 from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
@@ -152,8 +152,8 @@ class Outputs:
     ) -> None:
         columns = ["source_partition_id", "offset", "reason", *more]
         with _readable(made, file):
-            some = (pa.Table.from_batches([rows]) for rows in pieces(made.path_of(file), columns))
-            for table in gathered(some, limits.AUDIT_CHUNK_BYTES):
+            some = (pa.Table.from_batches([rows]) for rows in read_pieces(made.path_of(file), columns))
+            for table in gather(some, limits.AUDIT_CHUNK_BYTES):
                 self.engine.run("insert_apart", table.flatten(), braces)
 
     def _braces(self, made: Output) -> dict[str, object]:
@@ -224,7 +224,7 @@ def _rows(
         with suppress(MiscountError):  # What is missing is a difference, and is shown as one.
             yield from sink_of(made.spec).rows(made)
         return
-    yield from gathered(rows_of(made, file), limits.AUDIT_CHUNK_BYTES)
+    yield from gather(rows_of(made, file), limits.AUDIT_CHUNK_BYTES)
 
 
 @contextmanager

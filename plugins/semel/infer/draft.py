@@ -353,7 +353,7 @@ def _keys(part: bytes) -> Counter[str]:
     for block in blocks(part, schema, JsonLines()):
         good = block.lines.without(block.faults)
         if len(good):
-            counts.update(itertools.chain.from_iterable(keys_of(good.packed())))
+            counts.update(itertools.chain.from_iterable(keys_of(good.pack())))
     return counts
 
 

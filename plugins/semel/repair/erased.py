@@ -172,7 +172,7 @@ def _now(marker: Marker, file: MarkedFile) -> MarkedFile | None:
     except FileNotFoundError:
         return None
     form = marker.spec.sink.format if file.kind is Kind.DATA else "parquet"
-    found = sink_format(form).code().rows(path)
+    found = sink_format(form).code().count_rows(path)
     if found >= file.records:
         raise CorruptionError(
             f"{path} was changed, and has {found} records of {file.records}: none was erased. "

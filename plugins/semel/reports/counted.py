@@ -12,7 +12,7 @@ from semel.archive import layout
 from semel.archive.marker import Marker, markers_of
 from semel.declare.aggregate import END, LEVEL, START
 from semel.errors import TerminalError
-from semel.formats.merged import files_query
+from semel.formats.windowsql import files_query
 from semel.ledger import Ledger
 from semel.model.complete import WindowState
 from semel.pipeline.opening import open_sink

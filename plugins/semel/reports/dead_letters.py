@@ -14,7 +14,7 @@ from semel.archive import layout
 from semel.archive.marker import Marker, generations, markers_of, read_marker
 from semel.errors import TerminalError
 from semel.formats import words
-from semel.formats.pieces import pieces
+from semel.formats.pieces import read_pieces
 from semel.model.manifest import Kind, MarkedFile
 from semel.model.reasons import Reason
 from semel.pipeline.opening import open_source
@@ -151,14 +151,14 @@ def _read(
             offset=row["offset"],
             reason=row["reason"],
             detail=row["detail"] if told else "",
-            text=words.record(row["raw"]) if told else "",
+            text=words.record_excerpt(row["raw"]) if told else "",
             file=path,
         )
 
 
 def _rows(path: Path, reason: str | None) -> Iterator[dict[str, Any]]:
     """The rows of a file, or only those with this reason."""
-    for rows in pieces(path):
+    for rows in read_pieces(path):
         wanted = rows if reason is None else rows.filter(pc.field("reason") == reason)
         yield from wanted.to_pylist()
 

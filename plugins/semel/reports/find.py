@@ -23,7 +23,7 @@ from semel.declare.wording import those
 from semel.errors import CorruptionError, TerminalError
 from semel.formats.decimals import is_no_decimal
 from semel.formats.output import BOUNDED, columns_in_files, dataset_of
-from semel.formats.pieces import pieces
+from semel.formats.pieces import read_pieces
 from semel.model.manifest import Kind, StagedFile
 from semel.pipeline.opening import open_sinks
 from semel.pipeline.spec import Spec
@@ -256,7 +256,7 @@ def _in_letters(
     columns = ["source_partition_id", "offset", "reason", "detail", "raw"]
     for file in marker.of_kind(Kind.DEAD_LETTERS):
         with _told(marker, file, damaged):
-            for rows in pieces(marker.path_of(file), columns):
+            for rows in read_pieces(marker.path_of(file), columns):
                 for row in rows.to_pylist():
                     if any(all(text in raw for text in texts) for raw in _readings(row["raw"])):
                         yield IdOccurrence(

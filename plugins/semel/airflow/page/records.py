@@ -145,8 +145,8 @@ def _sample(spec: Spec, batch_id: int) -> tuple[list[str], list[list[str]]]:
 
 def _short(value: Any) -> str:
     if isinstance(value, bytes):
-        return words.record(value)
-    return "" if value is None else words.shown(str(value), _VALUE_CHARS)
+        return words.record_excerpt(value)
+    return "" if value is None else words.excerpt(str(value), _VALUE_CHARS)
 
 
 def _letters_file(spec: Spec, batch_id: int) -> bytes:

@@ -24,7 +24,7 @@ from semel.catalog.ids import hash_ids, seconds_of
 from semel.declare.parts import RepeatScope
 from semel.errors import CorruptionError, SourceError
 from semel.formats.output import rows_of
-from semel.formats.pieces import PIECE_BYTES_MAX, gathered
+from semel.formats.pieces import PIECE_BYTES_MAX, gather
 from semel.model.batch import Claim
 from semel.model.buckets import Buckets, union
 from semel.model.manifest import Kind, MarkedFile
@@ -142,7 +142,7 @@ def _in_output(marker: Marker, *, all_have_ids: bool) -> Iterator[Part]:
     declared = spec.arrow_schema()
     for file in marker.of_kind(Kind.DATA):
         whole_file(marker, file)
-        for table in gathered(rows_of(marker, file, names), PIECE_BYTES_MAX):
+        for table in gather(rows_of(marker, file, names), PIECE_BYTES_MAX):
             # JSON Lines stores dates as text.
             columns = [table.column(name).cast(declared.field(name).type) for name in names]
             table = pa.table(columns, names=names)

@@ -194,7 +194,7 @@ class ObjectsSink(RemoteSink):
         with tempfile.TemporaryDirectory(prefix="semel-") as folder:
             for key, number in self._list_output():
                 if number not in noted and (path := self._download(key, Path(folder))):
-                    count = sink_format(path.suffix[1:]).code().rows(path)
+                    count = sink_format(path.suffix[1:]).code().count_rows(path)
                     strays[number] = strays.get(number, 0) + count
         return strays
 
