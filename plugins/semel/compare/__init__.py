@@ -29,7 +29,7 @@ from semel.compare.answer import BatchRange, Cause, Comparison, Difference, Posi
 from semel.compare.known import find_known
 from semel.compare.outputs import Output, Outputs, Row
 from semel.compare.path import batch_path, scratch_folder
-from semel.compare.which import Chosen, choose, find_source
+from semel.compare.which import ChosenBatches, choose_batches, find_claims
 from semel.declare.wording import count
 from semel.errors import NO_STEP, TerminalError
 from semel.formats.output import columns_in_files
@@ -54,7 +54,7 @@ def compare(
     *,
     open_job: Callable[[], AbstractContextManager[Job]] | None = None,
     other: Spec | None = None,
-    shown: int,
+    difference_limit: int,
     log: Log = print,
 ) -> Comparison:
     """Compare a range of a pipeline's output with the batch path's, or with `other`'s output.
@@ -62,23 +62,23 @@ def compare(
     `open_job` opens what runs the batch path. `shown`: differences to tell of; all are counted.
     TerminalError, StateError, SourceError: it cannot be compared; the message says why.
     """
-    if other is not None and _counted(spec) != _counted(other):
+    if other is not None and _counting_declaration(spec) != _counting_declaration(other):
         raise TerminalError(
             f"{spec.name} and {other.name} do not count the same: record_time, window and aggregate "
             "are to be equal; compare pipelines that should give the same rows",
             next=NO_STEP,
         )
-    chosen = choose(ledger, spec, wanted)
+    chosen = choose_batches(ledger, spec, wanted)
     with DuckEngine("differences", memory_limit=f"{COMPARE_MEMORY_BYTES >> 20}MiB") as engine:
         if other is not None:
-            return _Compare(engine, chosen, shown, log).with_pipeline(choose(ledger, other, wanted))
-        compared = _Compare(engine, find_source(chosen), shown, log)
+            return _Compare(engine, chosen, difference_limit, log).with_pipeline(choose_batches(ledger, other, wanted))
+        compared = _Compare(engine, find_claims(chosen), difference_limit, log)
         staging = layout.staging(Path(chosen.pipeline.archive_path))
         with scratch_folder(staging) as scratch:
             return compared.with_batch_path(open_job, scratch)
 
 
-def _counted(spec: Spec) -> tuple[object, ...]:
+def _counting_declaration(spec: Spec) -> tuple[object, ...]:
     """What a pipeline counts, but for when it calls a window complete."""
     if spec.aggregate is None:
         return ()
@@ -88,10 +88,10 @@ def _counted(spec: Spec) -> tuple[object, ...]:
 class _Compare:
     """One compare: the steps in their order."""
 
-    def __init__(self, engine: DuckEngine, chosen: Chosen, shown: int, log: Log) -> None:
-        self._engine, self._chosen, self._shown, self._log = engine, chosen, shown, log
+    def __init__(self, engine: DuckEngine, chosen: ChosenBatches, difference_limit: int, log: Log) -> None:
+        self._engine, self._chosen, self._difference_limit, self._log = engine, chosen, difference_limit, log
         self._seconds: dict[str, float] = {}
-        self._told = chosen.spec.limits.log_samples
+        self._shows_values = chosen.spec.limits.log_samples
         self._declared = [chosen.spec]
 
     def with_batch_path(
@@ -127,7 +127,7 @@ class _Compare:
             more = {"other": "batch path", "known": known, "counts": made.counts}
             return self._answer(outputs, run_again, **more)
 
-    def with_pipeline(self, other: Chosen) -> Comparison:
+    def with_pipeline(self, other: ChosenBatches) -> Comparison:
         """Compare with the output of another pipeline's batches of the same range."""
         names = [set().union(*(columns_in_files(m).names for m in side.markers)) for side in (
             self._chosen, other)]  # fmt: skip
@@ -138,7 +138,7 @@ class _Compare:
                 f"only one of them has {apart}; compare pipelines that should give the same rows",
                 next=NO_STEP,
             )
-        self._told &= other.spec.limits.log_samples
+        self._shows_values &= other.spec.limits.log_samples
         self._declared.append(other.spec)
         outputs = self._outputs(other.markers)
         return self._answer(
@@ -183,10 +183,10 @@ class _Compare:
 
     def _differences(self, outputs: Outputs) -> tuple[Difference, ...]:
         """Those to show. Each file that holds a row of theirs is read once more."""
-        rows = self._engine.rows("shown", shown=self._shown)
+        rows = self._engine.rows("shown", shown=self._difference_limit)
         wanted: dict[int, set[int]] = defaultdict(set)
         places = [row[name] for row in rows for name in ("live_at", "other_at") if row[name]]
-        for at in places if self._told else ():
+        for at in places if self._shows_values else ():
             wanted[at["file"]].add(at["content"])
         examples: dict[tuple[int, str, int], Row] = {}
         with open_sinks(*self._declared) as sink_of:
@@ -210,7 +210,7 @@ class _Compare:
                 kind=row["kind"],
                 cause=Cause(row["cause"]),
                 why=Cause(row["cause"]).says + (f" ({row['reason']})" if row["reason"] else ""),
-                id=row["key"] if self._told and not row["key"].startswith("\x01") else None,
+                id=row["key"] if self._shows_values and not row["key"].startswith("\x01") else None,
                 live=side(row, "live"),
                 other=side(row, "other"),
             )

@@ -11,7 +11,7 @@ from semel.archive import provenance
 from semel.archive.marker import Marker, generations, judged
 from semel.clients.duck import DuckEngine
 from semel.compare.answer import Cause
-from semel.compare.which import Chosen
+from semel.compare.which import ChosenBatches
 from semel.errors import SourceError
 from semel.model.manifest import Kind
 from semel.pipeline.opening import open_source
@@ -22,7 +22,7 @@ from semel.stage.read import read_again
 
 
 def blame(
-    engine: DuckEngine, chosen: Chosen, *, by: str, run_again: Callable[[], None] | None
+    engine: DuckEngine, chosen: ChosenBatches, *, by: str, run_again: Callable[[], None] | None
 ) -> None:
     """Give each difference its cause. `run_again` runs the batch path once more, as side AGAIN;
     None: there is no batch path. `by`: what rows are matched by.
@@ -44,7 +44,7 @@ def blame(
 
 
 def _blame_batches(
-    engine: DuckEngine, chosen: Chosen, cause: Cause, holds: Callable[[Marker], bool]
+    engine: DuckEngine, chosen: ChosenBatches, cause: Cause, holds: Callable[[Marker], bool]
 ) -> None:
     wanted = {row["batch"] for row in engine.rows("unexplained")}
     # Of rows whose batch is not known, it may be any.
@@ -58,7 +58,7 @@ def _file_changed(marker: Marker) -> bool:
     return not all(map(marker.is_whole, files))
 
 
-def _source_changed(chosen: Chosen, marker: Marker) -> bool:
+def _source_changed(chosen: ChosenBatches, marker: Marker) -> bool:
     """Whether the source is not what the winner read, by the declaration of that time."""
     if marker.admits is not None:
         return False  # Its root tells it.

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from semel.archive.marker import Marker
 from semel.catalog.ids import hash_ids
 from semel.clients.duck import DuckEngine
-from semel.compare.which import Chosen
+from semel.compare.which import ChosenBatches
 from semel.declare.parts import RepeatScope
 from semel.errors import CorruptionError
 from semel.formats.pieces import pieces
@@ -26,13 +26,13 @@ from semel.stage.ids_file import write_known
 _IN_CATALOG = "duplicate_in_catalog"
 
 
-def find_known(engine: DuckEngine, chosen: Chosen, folder: Path) -> int:
+def find_known(engine: DuckEngine, chosen: ChosenBatches, folder: Path) -> int:
     """Write the ids that were known from outside of the range, for a job. Returns how many.
 
     SourceError: what the batches read is not what it was. CorruptionError: what is kept of it.
     """
     try:
-        _read(engine, chosen)
+        _insert_ids(engine, chosen)
     except (OSError, ValueError, pa.ArrowException) as error:
         name = chosen.spec.name
         raise CorruptionError(
@@ -45,10 +45,10 @@ def find_known(engine: DuckEngine, chosen: Chosen, folder: Path) -> int:
     return len(found["h1"])
 
 
-def _read(engine: DuckEngine, chosen: Chosen) -> None:
+def _insert_ids(engine: DuckEngine, chosen: ChosenBatches) -> None:
     dropping = [m for m in chosen.markers if m.counts.duplicates_catalog]
     for marker in dropping:
-        for part in _repeated(chosen, marker):
+        for part in _repeated_ids(chosen, marker):
             engine.run("insert_repeated", _table(marker, part))
     if not dropping:
         return
@@ -60,7 +60,7 @@ def _read(engine: DuckEngine, chosen: Chosen) -> None:
                 engine.run("insert_first_seen", _table(marker, part))
 
 
-def _repeated(chosen: Chosen, marker: Marker) -> Iterator[Part]:
+def _repeated_ids(chosen: ChosenBatches, marker: Marker) -> Iterator[Part]:
     """Ids that the catalog made a batch drop.
 
     In scope `bucket` an id has its bucket, which decisions do not hold, so there all records of the

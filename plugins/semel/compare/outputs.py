@@ -104,20 +104,20 @@ class Outputs:
         for file in _files(made):
             braces["file"] = len(self.files)
             self.files.append((made, file))
-            with _readable(made, file):
+            with _corruption_if_unreadable(made, file):
                 for table in _rows(made, file, sink_of):
                     self.engine.run("insert_output", table, braces)
 
     def _add_windows(self, side: int, outputs: Sequence[Output], sink_of: SinkOf) -> None:
         """The partial rows of all outputs of a side, merged: of which batch they are is lost."""
-        held = _Held(self.spec.aggregate)
+        held = _PartialRows(self.spec.aggregate)
         for made in outputs:
             for file in _files(made):
-                with _readable(made, file):
+                with _corruption_if_unreadable(made, file):
                     for table in _rows(made, file, sink_of):
                         names = made.sink_schema.names
                         held.add(table.select(names).cast(made.sink_schema))
-        if (whole := held.merged()) is None:
+        if (whole := held.merge()) is None:
             return
         self.files.append((outputs[0], whole))
         where = {"side": side, "batch": _NULL, "file": len(self.files) - 1}
@@ -131,7 +131,7 @@ class Outputs:
         names = [n for n in columns_in_files(made).names if n not in _POSITION]
         braces = {**self._braces(made), "columns": ", ".join(map(_as_text, names))}
         found: dict[tuple[str, int], Row] = {}
-        with _readable(made, file):
+        with _corruption_if_unreadable(made, file):
             for table in _rows(made, file, sink_of):
                 some = self.engine.run("examples", table, braces, contents=contents).fetchall()
                 for key, content, *texts in some:
@@ -151,7 +151,7 @@ class Outputs:
         self, made: Output, file: MarkedFile, more: list[str], braces: dict[str, object]
     ) -> None:
         columns = ["source_partition_id", "offset", "reason", *more]
-        with _readable(made, file):
+        with _corruption_if_unreadable(made, file):
             some = (pa.Table.from_batches([rows]) for rows in pieces(made.path_of(file), columns))
             for table in gathered(some, limits.AUDIT_CHUNK_BYTES):
                 self.engine.run("insert_apart", table.flatten(), braces)
@@ -173,14 +173,14 @@ class Outputs:
             own = (f"{column(n)} := {column(n)}" for n in self.spec.aggregate.key_of_parts)
             key = f"CAST(to_json(struct_pack({', '.join(own)})) AS VARCHAR)"
         if self.by == "id":
-            identity = fast.identity(self.spec, partial(fast.in_output, made.spec))
+            identity = fast.identity(self.spec, partial(fast.output_expression, made.spec))
             key = f"COALESCE({identity}, {keyless})"
         elif self.by == "position":
             key = f"COALESCE({part} || ':' || {pos}, {keyless})"
         return {"key": key, "content": content, "part": part, "pos": pos}
 
 
-class _Held:
+class _PartialRows:
     """Partial rows, merged from time to time."""
 
     def __init__(self, declared: Aggregate) -> None:
@@ -194,10 +194,10 @@ class _Held:
         self._rows += rows.num_rows
         # Twice as many as were left the last time: each row is merged a few times.
         if self._rows > 2 * max(self._merged_rows, combine.HELD_ROWS_MAX):
-            self._tables = [self.merged()]
+            self._tables = [self.merge()]
             self._rows = self._merged_rows = self._tables[0].num_rows
 
-    def merged(self) -> pa.Table | None:
+    def merge(self) -> pa.Table | None:
         """A row for each slice and key; None: there was no output."""
         if not self._tables:
             return None
@@ -228,7 +228,7 @@ def _rows(
 
 
 @contextmanager
-def _readable(made: Output, file: MarkedFile | None) -> Iterator[None]:
+def _corruption_if_unreadable(made: Output, file: MarkedFile | None) -> Iterator[None]:
     """CorruptionError: what is read in the block cannot be."""
     try:
         yield

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from semel.archive import provenance
-from semel.compare.which import Chosen
+from semel.compare.which import ChosenBatches
 from semel.declare.wording import count
 from semel.errors import AGAIN, RetryableError, SemelError, SourceError, TerminalError
 from semel.model.arrow import arrow_type
@@ -85,13 +85,13 @@ def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
 
 
 def batch_path(
-    chosen: Chosen, engine: JobEngine, known: Path, folder: Path, log: Log
+    chosen: ChosenBatches, engine: JobEngine, known: Path, folder: Path, log: Log
 ) -> BatchPathOutput:
     """Run the batch path into a new folder. `known`: the folder with the ids that it knows.
 
     SemelError: as of stage, in the compare's words.
     """
-    spec, source, claims = _spec(chosen.spec), open_source(chosen.spec), in_one(chosen)
+    spec, source, claims = _spec(chosen.spec), open_source(chosen.spec), join_claims(chosen)
     try:
         claims = source.find(claims, _BATCH)
         job = StageJob.apart(
@@ -108,9 +108,9 @@ def batch_path(
         log(f"batch path: reads {count(len(job.splits), 'split')} in {count(job.tasks, 'task')}")
         make_folders(job)
         texts = provenance.look(spec).texts
-        outcome = engine.run(replace(job, refuses=_refuses(chosen.spec, job), code=texts))
+        outcome = engine.run(replace(job, refuses=_row_checker(chosen.spec, job), code=texts))
         source.check(claims, _BATCH)
-        return _made(job, outcome)
+        return _output_of(job, outcome)
     except (SemelError, OSError) as error:
         passing = isinstance(error, RetryableError | OSError) or (
             isinstance(error, SourceError) and moved(source, claims, _BATCH)
@@ -131,14 +131,14 @@ def _spec(spec: Spec) -> Spec:
     return spec.model_copy(update={"sink": sink})
 
 
-def _refuses(spec: Spec, job: StageJob) -> RowChecker | None:
+def _row_checker(spec: Spec, job: StageJob) -> RowChecker | None:
     """Finds the rows that the pipeline's table refuses: both paths set them aside."""
     if spec.sink.in_folder or spec.transforms:
         return None
     return open_sink(spec).check(columns_of(spec), job.data_dir)
 
 
-def _made(job: StageJob, outcome: Outcome) -> BatchPathOutput:
+def _output_of(job: StageJob, outcome: Outcome) -> BatchPathOutput:
     files, counts = account.sum_up(job, outcome)
     columns = [(name, arrow_type(text)) for name, text in outcome.sink_schema]
     return BatchPathOutput(
@@ -146,12 +146,12 @@ def _made(job: StageJob, outcome: Outcome) -> BatchPathOutput:
         spec=job.spec,
         sink=job.folder,
         sink_schema=pa.schema(columns),
-        files=tuple(_placed(job.folder, file) for file in files),
+        files=tuple(_place_file(job.folder, file) for file in files),
         counts=counts,
     )
 
 
-def _placed(root: Path, file: StagedFile) -> MarkedFile:
+def _place_file(root: Path, file: StagedFile) -> MarkedFile:
     """Give a staged file the folders and the suffix of its final name, which readers go by."""
     path = os.path.join("sink", file.folder, Path(file.path).name + file.suffix)
     make_folder((root / path).parent)
@@ -161,7 +161,7 @@ def _placed(root: Path, file: StagedFile) -> MarkedFile:
     )
 
 
-def in_one(chosen: Chosen) -> list[Claim]:
+def join_claims(chosen: ChosenBatches) -> list[Claim]:
     """All claims of the batches as those of one: in the order in which a plan would take them,
     and those of one partition that follow each other as one.
     """

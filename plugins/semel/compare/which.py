@@ -18,7 +18,7 @@ from semel.sources import finalized_reason
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
+class ChosenBatches:
     """Finalized batches in the order of their commits, each with its admissions. `claims` by batch,
     as their files lie now; `split_bytes` as each was cut. Admissions have no claims of their own.
     """
@@ -45,7 +45,7 @@ class Chosen:
         return marker.batch_id == max(later, default=root)
 
 
-def choose(ledger: Ledger, spec: Spec, wanted: BatchRange) -> Chosen:
+def choose_batches(ledger: Ledger, spec: Spec, wanted: BatchRange) -> ChosenBatches:
     """The finalized batches of a range.
 
     TerminalError: there are none, or their rows cannot be told apart. StateError: a batch of the
@@ -114,7 +114,7 @@ def choose(ledger: Ledger, spec: Spec, wanted: BatchRange) -> Chosen:
                 "without it",
                 next=listing,
             )
-    return Chosen(
+    return ChosenBatches(
         spec=spec,
         pipeline=pipeline,
         markers=tuple(sorted(found, key=lambda marker: marker.commit_seq)),
@@ -123,7 +123,7 @@ def choose(ledger: Ledger, spec: Spec, wanted: BatchRange) -> Chosen:
     )
 
 
-def find_source(chosen: Chosen) -> Chosen:
+def find_claims(chosen: ChosenBatches) -> ChosenBatches:
     """The same, with the claims in the files that hold them now.
 
     SourceError: what a batch read is not there any more, or was changed.
