@@ -36,7 +36,7 @@ def find_known(engine: DuckEngine, chosen: ChosenBatches, folder: Path) -> int:
     except (OSError, ValueError, pa.ArrowException) as error:
         name = chosen.spec.name
         raise CorruptionError(
-            f"cannot read the decisions, dead letters or markers of {name}: {error}. Restore them "
+            f"the decisions, dead letters or ids of {name} cannot be read: {error}. Restore them "
             "from a backup, or compare a range without that batch",
             next=f"semel audit {name}",
         ) from error
