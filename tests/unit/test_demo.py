@@ -404,7 +404,7 @@ def test_each_failure_is_named_when_all_have_ended(capsys: pytest.CaptureFixture
         follow.run_all(airflow, ("a", "b", "c"), "week")
     assert str(raised.value) == (
         "run week of a failed, see http://airflow/a/week; run week of b failed, see "
-        "http://airflow/b/week; run this again: it goes on where the run failed"
+        "http://airflow/b/week. Run this again, which resumes the run"
     )
     assert airflow.now["c"] == "success"
     said = capsys.readouterr().err
