@@ -23,7 +23,7 @@ from semel.errors import CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.model.reasons import Reason
 from semel.pipeline.spec import Spec
-from semel.sources.reread import Auditor, ClaimedRecords, RecordsLostError, auditor
+from semel.sources.reread import Auditor, ClaimedRecords, RecordsLostError, open_auditor
 from semel.sources.spec import SourceSpec
 
 _Places = dict[int, np.ndarray] | None
@@ -142,7 +142,7 @@ class Reading:
         if tally is None or marker.batch_id in self.unproven:
             return False
         missing = marker.counts.records_read - tally.records
-        compacted = self._auditor(marker.spec.source).compacted
+        compacted = self._auditor(marker.spec.source).is_compacted
         return 0 < missing <= tally.gaps and any(map(compacted, claims))
 
     def _auditor(self, then: SourceSpec) -> Auditor:
@@ -154,7 +154,7 @@ class Reading:
             declared = now if now.type == then.type else then
             markers = (m for m in self._markers if m.spec.source.type == then.type)
             claims = (claim for marker in markers for claim in marker.claims)
-            self._auditors[then.type] = self._open.enter_context(auditor(declared, claims))
+            self._auditors[then.type] = self._open.enter_context(open_auditor(declared, claims))
         return self._auditors[then.type]
 
     def _admitted_offsets(self, marker: Marker) -> _Places:
@@ -191,9 +191,9 @@ class Reading:
         letter for that reason.
         """
         letters = self._letters.get((marker.batch_id, piece.claim.source_partition_id), {})
-        for at, why in piece.unknown.items():
-            copies = letters.get(int(piece.positions[at]), ())
-            if piece.kept[at] and not any(reason == Reason.unknown_schema for reason, _ in copies):
+        for at, why in piece.unreadable.items():
+            reasons = [reason for reason, _ in letters.get(int(piece.positions[at]), ())]
+            if piece.is_record[at] and Reason.unknown_schema not in reasons:
                 raise SourceError(why)
 
     # Keeps R3.
@@ -204,7 +204,7 @@ class Reading:
                 f"has rules {PARSER_RULES}. Audit it with the version that wrote it"
             )
         source = marker.spec.source
-        in_text = source.columns.keys() - source.beside.keys()
+        in_text = source.columns.keys() - source.unparsed_columns.keys()
         other = {n: column for column, rule in source.column_rules.items() for n in rule.names}
         columns = tuple(other.get(name, name) for name in header)
         lacking = {name for name in in_text - {*columns} if not _is_optional(source, name)}
@@ -243,9 +243,9 @@ class ReadTally:
     gaps: int = 0
 
     def add(self, piece: ClaimedRecords) -> None:
-        self.records += int(np.count_nonzero(piece.kept))
+        self.records += int(np.count_nonzero(piece.is_record))
         self.bytes += piece.bytes_read
-        self.gaps -= len(piece.kept)
+        self.gaps -= len(piece.is_record)
 
 
 def claims_of(marker: Marker, markers: list[Marker]) -> tuple[Claim, ...]:
@@ -261,5 +261,5 @@ def _at_places(places: _Places, pieces: Iterator[ClaimedRecords]) -> Iterator[Cl
     for piece in pieces:
         if places is not None:
             offsets = places.get(piece.claim.source_partition_id, ())
-            piece = replace(piece, kept=piece.kept & np.isin(piece.positions, offsets))
+            piece = replace(piece, is_record=piece.is_record & np.isin(piece.positions, offsets))
         yield piece

@@ -79,14 +79,14 @@ class SourceReader:
         tables, exact, base = [], [], 0
         for lines in chunks:
             slow = self._needs_exact_path(lines)
-            fast = lines.kept & ~slow
+            fast = lines.is_record & ~slow
             tables.append(_table(lines, fast, base, text=self._dialect.text))
-            exact += [(lines, int(at)) for at in np.flatnonzero(lines.kept & slow)]
-            base += len(lines.kept)
+            exact += [(lines, int(at)) for at in np.flatnonzero(lines.is_record & slow)]
+            base += len(lines.is_record)
         statement, braces = sift(self._dialect)
         self._engine.run(statement, pa.concat_tables(tables), braces)
         undecided = self._engine.run("unsifted").fetchnumpy()["line_no"]
-        starts = np.cumsum([0, *(len(lines.kept) for lines in chunks)])
+        starts = np.cumsum([0, *(len(lines.is_record) for lines in chunks)])
         for number in np.sort(undecided):
             at = int(np.searchsorted(starts, number, side="right")) - 1
             exact.append((chunks[at], int(number - starts[at])))
@@ -98,11 +98,11 @@ class SourceReader:
     def _needs_exact_path(self, lines: ClaimedRecords) -> np.ndarray:
         """The lines that only the exact path may judge: dead letters, lines that the second reader
         calls bad or doubtful, and bytes that are not text."""
-        slow = np.zeros(len(lines.kept), bool)
+        slow = np.zeros(len(lines.is_record), bool)
         letters = self._letters.get((lines.batch, lines.claim.source_partition_id))
         if letters:
             slow |= np.isin(lines.positions, np.fromiter(letters, np.int64, len(letters)))
-        slow[[*lines.bad, *lines.doubts]] = True
+        slow[[*lines.faults, *lines.doubts]] = True
         sizes = np.diff(lines.bounds)
         slow |= sizes > limits.RECORD_BYTES_MAX
         if not self._dialect.text:
@@ -125,9 +125,9 @@ class SourceReader:
         for lines, at in exact:
             raw, position = lines.raw(at), int(lines.positions[at])
             part = lines.claim.source_partition_id
-            if at in lines.bad:
-                line = JudgedLine(kind=LineKind.BAD, why=lines.bad[at])
-            elif lines.nothing is not None and lines.nothing[at]:
+            if at in lines.faults:
+                line = JudgedLine(kind=LineKind.BAD, why=lines.faults[at])
+            elif lines.is_null is not None and lines.is_null[at]:
                 line = JudgedLine(kind=LineKind.GOOD)
             else:
                 line = judge(lines.text(at))
@@ -157,8 +157,8 @@ def _table(lines: ClaimedRecords, fast: np.ndarray, base: int, *, text: bool) ->
     beside, marked = _beside(lines), np.flatnonzero(fast)
     if len(marked) < count:
         array, beside = array.take(pa.array(marked)), beside.take(pa.array(marked))
-    if lines.nothing is not None and lines.nothing.any():
-        has_value = pa.array(~lines.nothing[marked])
+    if lines.is_null is not None and lines.is_null.any():
+        has_value = pa.array(~lines.is_null[marked])
         array = pc.if_else(has_value, array, pa.scalar(None, array.type))
     claim = lines.claim
     return pa.table(
@@ -175,7 +175,8 @@ def _table(lines: ClaimedRecords, fast: np.ndarray, base: int, *, text: bool) ->
 
 
 def _beside(lines: ClaimedRecords) -> pa.Array:
-    return pa.nulls(len(lines.kept)) if lines.beside is None else lines.beside
+    columns = lines.unparsed_columns
+    return pa.nulls(len(lines.is_record)) if columns is None else columns
 
 
 def _is_text(lines: ClaimedRecords) -> bool:

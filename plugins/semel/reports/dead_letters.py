@@ -186,5 +186,5 @@ def _numbered(spec: Spec, found: list[Marker], shown: list[Letter]) -> Iterator[
         for claim in claims[batch_id]:
             if claim.name == name:
                 own = [offset for offset in offsets if claim.start <= offset < claim.end]
-                lines |= zip(own, source.lines_of(claim, own, batch_id), strict=True)
+                lines |= zip(own, source.line_numbers(claim, own, batch_id), strict=True)
         yield from (replace(one, line=lines.get(one.offset)) for one in some)

@@ -19,7 +19,7 @@ from semel.sources import (
     SourceItem,
     SourceListing,
     Spans,
-    nothing_known,
+    empty_ledger_view,
     unclaimed_ranges,
 )
 
@@ -197,14 +197,14 @@ def unplanned(spec: Spec) -> tuple[SourceListing, list[Offer], tuple[Refusal, ..
     """
     source = open_source(spec)
     shown = source.discover()
-    matched = source.match(shown, nothing_known(shown), None)
-    return shown, matched.offers, (*shown.refused, *matched.refused)
+    matched = source.match(shown, empty_ledger_view(shown), None)
+    return shown, matched.offers, (*shown.refusals, *matched.refusals)
 
 
 def _of(offer: Offer, free: Spans) -> Iterator[Gap]:
     """The ranges of one offer that no batch has."""
     for start, end in unclaimed_ranges(offer, free):
         yield Gap(name=offer.name, start=start, end=end, state=GapReason.UNCLAIMED)
-    reached = max(offer.end, offer.start, offer.known.reached if offer.known else 0)
+    reached = max(offer.end, offer.start, offer.partition.reached if offer.partition else 0)
     if reached < offer.ahead:
         yield Gap(name=offer.name, start=reached, end=offer.ahead, state=GapReason.WAITING)

@@ -109,7 +109,7 @@ def refused(name: str, refusals: "Sequence[Refusal]", part: str) -> list[str]:
 
 def _much(answer: "Plan", amount: int) -> str:
     """So much of its source, in what that counts."""
-    return answer.source.amount(amount)
+    return answer.source.describe_amount(amount)
 
 
 def _idle(answer: "Plan") -> list[str]:

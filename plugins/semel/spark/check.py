@@ -196,7 +196,7 @@ def _sources(found: Checked, specs: list[Spec], log: Log) -> list[ExecutorCheck]
             told, look = source.probe()
             found.add("source", told)
             looks += [look] if look else []
-            if service := source.service(spec.dedup.horizon):
+            if service := source.check_service(spec.dedup.horizon):
                 found.add("source", f"{spec.name}: {service}")
         except SemelError as error:
             found.add("source", f"{spec.name}: {error}", _remedy(error, spec.source.page))
@@ -296,7 +296,7 @@ def _executors(
     folders = f"{len(asked.folders)} folders, written and read both ways"
     rights: dict[str, dict[str, None]] = {}
     for look in looks:  # Of several pipelines, each thing once.
-        rights.setdefault(look.part, {})[look.right] = None
+        rights.setdefault(look.part, {})[look.success] = None
     parts = {
         "semel on executors": ("semel", f"version {__version__}"),
         "ledger from executors": (
