@@ -692,7 +692,7 @@ OF_SECONDS: dict[str, Removal] = {
     "ledger and adopt have the word":
         sql("accept.erase", "ON CONFLICT", "WHERE false ON CONFLICT"),
     "rows that are left are counted":
-        code("audit:_Audit._sums", "said -= marker.erased_rows", new="said = found"),
+        code("audit:_Audit._recount", "stated -= marker.erased_rows", new="stated = actual"),
     "what was erased is not computed again": all_of(
         code("runs.replay:_check_replaceable", 'found["erased"]'),
         code("stage.replayed:_winner", "marker.erased"),

@@ -98,8 +98,8 @@ def read(declared: Declared, data: bytes, width: int = 2) -> dict[int, list | No
         raw = data[start:end].removesuffix(b"\n").removesuffix(b"\r")
         if raw.strip(b" \t\r"):
             judged = judge(raw)
-            assert judged.word is not LineKind.UNSURE
-            audited[start] = list(judged.values) if judged.word is LineKind.GOOD else BAD
+            assert judged.kind is not LineKind.UNSURE
+            audited[start] = list(judged.values) if judged.kind is LineKind.GOOD else BAD
     assert found == audited
     return found
 

@@ -63,7 +63,7 @@ def test_files_of_a_forgotten_demo_are_refused(live: Spec) -> None:
 def test_the_truth_adds_up() -> None:
     """Of the weeks so far; and each row is what the flights alone say."""
     weeks = [flights.truth_of(1), flights.truth_of(2)]
-    true, rows = exact.of_weeks(2), exact.true_rows(2)
+    true, rows = exact.weeks_truth(2), exact.true_rows(2)
     assert true["messages_read"] == sum(week.counts.records_read for week in weeks)
     assert true["messages_read"] == true["new"] + true["repeats"] + true["quarantined"]
     assert true["quarantined"] == sum(n for name, n in true.items() if ":" in name)
@@ -78,22 +78,22 @@ def test_wrong_rows_are_counted() -> None:
     """One that is missing, too much, there twice, or has another value; order and types count not.
     """
     true = exact.true_rows(1).slice(0, 100)
-    assert exact.wrong(true, true) == 0
+    assert exact.count_wrong(true, true) == 0
     other = true.take(pa.array(range(99, -1, -1)))
     at = other.column_names.index("month")
     other = other.set_column(at, "month", other["month"].cast(pa.int32()))
-    assert exact.wrong(other, true) == 0
-    assert exact.wrong(true.slice(1), true) == 1
-    assert exact.wrong(pa.concat_tables([true, true.slice(0, 1)]), true) == 1
+    assert exact.count_wrong(other, true) == 0
+    assert exact.count_wrong(true.slice(1), true) == 1
+    assert exact.count_wrong(pa.concat_tables([true, true.slice(0, 1)]), true) == 1
     changed = true.set_column(at, "month", pa.array([2] + true["month"].to_pylist()[1:]))
-    assert exact.wrong(changed, true) == 2  # The right one is missing too.
+    assert exact.count_wrong(changed, true) == 2  # The right one is missing too.
 
 
-@pytest.mark.parametrize("name", [*exact.of_weeks(1), "quarantined:too_long"])
+@pytest.mark.parametrize("name", [*exact.weeks_truth(1), "quarantined:too_long"])
 def test_a_wrong_number_is_seen(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each number is told where it is another one, in each pipeline; a reason that the truth does
     not know, too."""
-    true = exact.of_weeks(1)
+    true = exact.weeks_truth(1)
     found = {stream.LIVE: true, stream.BY_DATE: true | {name: true.get(name, 0) + 1}}
     payload = {
         "ok": False, "week": 1, "output": {stream.LIVE: "flights_once"}, "kafka": "127.0.0.1:1",
@@ -178,7 +178,7 @@ def test_a_run_that_fails_is_told(
     if which == "live":
         airflow.failed = [DagRun(run_id="r", state="failed", date=None, seconds=1.0)]
     watch = stream.Watch(api=airflow, live=live, days=DAYS)
-    with pytest.raises(TerminalError, match=r"failed, see http://airflow/.*goes on where"):
+    with pytest.raises(TerminalError, match=r"failed, see http://airflow/.*resumes the run"):
         watch.until(1, backfill=which == "backfill")
     assert "| why flights_" in capsys.readouterr().err
 

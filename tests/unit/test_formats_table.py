@@ -84,7 +84,7 @@ def test_an_unknown_format_is_never_another_one(tmp_path: Path) -> None:
         "write": lambda: write_table(tmp_path / "x", ROWS, Kind.DATA, "", "avro"),
         "part": lambda: PartWriter(str(tmp_path), tag="t", format="avro"),
         "columns": lambda: columns_in_files(marker),
-        "audit": lambda: fast.in_output(with_format(binary(tmp_path), "sink", "avro"), "b"),
+        "audit": lambda: fast.output_expression(with_format(binary(tmp_path), "sink", "avro"), "b"),
     }
     for what, attempt in attempts.items():
         with pytest.raises(TerminalError, match="sink.format.* does not have 'avro', only parquet"):

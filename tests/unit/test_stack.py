@@ -315,7 +315,7 @@ def test_an_object_store_that_is_well_is_healthy():
         bucket = Bucket(layout.address(port), layout.secret("store_password"))
         bucket.put("raw/a", b"1")
         bucket.put("raw/a", b"1")
-        with pytest.raises(TerminalError, match="s3://lake/raw/a is there and is not the demo's"):
+        with pytest.raises(TerminalError, match="s3://lake/raw/a exists, but not with the demo's"):
             bucket.put("raw/a", b"2")
         with pytest.raises(UnavailableError, match="the demo's object store: .*"):
             Bucket(layout.address(port), "wrong").put("raw/b", b"1")

@@ -87,7 +87,7 @@ def compare(
             wanted,
             open_job=lambda: open_engine(spark or settings.spark_remote(), console.say),
             other=second,
-            shown=limit,
+            difference_limit=limit,
             log=console.say,
         )
 

@@ -87,7 +87,7 @@ simply("reports/find.py:_values#2", "semel find events '{bad'")
 simply("reports/find.py:_value", "semel find events x", record_id=["n"])
 simply("reports/find.py:_condition", f"semel find events {2**70}", record_id=["n"])
 simply("runs/replay.py:roots", "semel replay events --batches 90..99")
-simply("compare/which.py:choose#2", "semel compare events --batches 90..99")
+simply("compare/choice.py:choose_batches#2", "semel compare events --batches 90..99")
 
 
 @at("infer/write.py:_name_clash")
@@ -144,7 +144,7 @@ def _(scene: Scene) -> str:
     return "semel replay events --batches 1 --requarantine"
 
 
-@at("compare/which.py:choose#3")
+@at("compare/choice.py:choose_batches#3")
 def _(scene: Scene) -> str:
     spec = scene.bench.spec()
     scene.bench.write("in/2026-01-01.jsonl", events(0, 10))

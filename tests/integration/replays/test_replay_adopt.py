@@ -351,9 +351,9 @@ def test_lies_about_admissions(bench: Workbench, ledger: Ledger) -> None:
     path = layout.marker(layout.of(spec), 3)
     content = json.loads(path.read_bytes())
     for admits, said in (
-        ({"batch_id": 1, "admission": 1}, "batch 2 judged the same dead letters"),
-        ({"batch_id": 1, "admission": 3}, "no marker is of admission 2 of batch 1"),
-        ({"batch_id": 7, "admission": 1}, "batch 7, whose dead letters it judged, has no marker"),
+        ({"batch_id": 1, "admission": 1}, "batch 2 judged the same dead letters of batch 1"),
+        ({"batch_id": 1, "admission": 3}, "admission 2 of batch 1 has no marker"),
+        ({"batch_id": 7, "admission": 1}, "it judged dead letters of batch 7, which has no marker"),
     ):
         path.write_text(json.dumps(content | {"admits": admits}))
         [check] = [check for check in audit(spec).checks if check.name == "source"]

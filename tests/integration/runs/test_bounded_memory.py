@@ -57,7 +57,7 @@ VERBS: dict[str, Verb] = {
     "letters": lambda _, spec: letters(spec, count=3),
     "audit's output": lambda _, spec: _read(spec, limits.AUDIT_CHUNK_BYTES),
     "compare": lambda ledger, spec: compare(
-        ledger, spec, BatchRange(first=1, last=1), other=spec, shown=1, log=quiet
+        ledger, spec, BatchRange(first=1, last=1), other=spec, difference_limit=1, log=quiet
     ),
     "adopt": _adopt,
 }

@@ -156,7 +156,7 @@ def test_what_was_replaced_is_not_missing(
         run(ledger, spec, f"r{number}")
     assert there(table) == ["1-1", "2-2", "2-3", "2-4", "2-5", "2-6"]
     verdict = audit(spec)
-    assert verdict.ok and any("count as replaced" in note for note in verdict.notes)
+    assert verdict.ok and any("last upsert as replaced" in note for note in verdict.notes)
     table.run("INSERT INTO events SELECT 'more', 99, at, 1, 1 FROM events LIMIT 1")
     assert not audit(spec).ok, "a row that no record made"
     table.run("DELETE FROM events WHERE n IN (6, 99)")

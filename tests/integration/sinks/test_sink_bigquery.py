@@ -590,8 +590,9 @@ def test_the_batch_path_is_compared(bench: Workbench, ledger: Ledger, outlet: Ou
 
     def kinds() -> dict[str, str]:
         found = compare(
-            ledger, spec, BatchRange(first=1, last=2), open_job=lambda: engine, shown=10, log=quiet
-        )
+            ledger, spec, BatchRange(first=1, last=2),
+            open_job=lambda: engine, difference_limit=10, log=quiet,
+        )  # fmt: skip
         return {d.id: d.kind for d in found.differences}
 
     assert kinds() == {}

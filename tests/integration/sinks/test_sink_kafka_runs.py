@@ -128,7 +128,7 @@ def test_what_the_retention_of_the_output_deleted(
         verdict = audit(spec)
     assert verdict.ok and (verdict.batches, verdict.gone) == (2, 1)
     [note] = verdict.notes
-    assert note.startswith("batch 1 cannot be proven, but for their files: ")
+    assert note.startswith("batch 1 cannot be proven, except for their files: ")
     assert "Its retention (retention.ms=600000, " in note and "for longer" in note
     outlet.kafka.configure(outlet.topic, "retention.ms", "1")
     wait_for(lambda: not outlet.kafka.drain(outlet.topic), "the retention")

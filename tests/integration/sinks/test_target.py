@@ -391,7 +391,7 @@ def test_rows_that_somebody_added(ledger: Ledger, spec: Spec, table: Warehouse) 
     verdict = audit(spec)
     assert blamed(verdict) == {"strays": {77}}
     [stray] = [o for c in verdict.checks for o in c.offenders]
-    assert stray.what == "10 rows in the sink are of it, and no marker lists them"
+    assert stray.what == "the sink has 10 rows of this batch, which no marker lists"
     table.run("DELETE FROM events WHERE _semel_batch = 77")
     assert audit(spec).ok
     if not is_append(spec):

@@ -97,4 +97,4 @@ def test_an_ids_file_that_lies_is_told(bench: Workbench, ledger: Ledger) -> None
     entry |= {"records": 4, "bytes": path.stat().st_size, "checksum": checksum(path)}
     marker.path.write_text(json.dumps(content))
     (broken,) = [check for check in audit(spec).checks if not check.ok]
-    assert "4 ids of 5 survivors" in broken.offenders[0].what
+    assert "4 ids for 5 survivors" in broken.offenders[0].what

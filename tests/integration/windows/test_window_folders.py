@@ -265,7 +265,7 @@ def test_a_file_in_another_windows_folder_is_found(
         assert check.name == "files"
         [offender] = check.offenders
         assert offender.file == str(moved.relative_to(sink))
-        assert "the times of 2 rows in it are not of its folder 'hour'" in offender.what
+        assert "2 rows of this file have times outside of its folder 'hour'" in offender.what
         marker.write_text(text)
         moved.rename(path)
     settled(spec)

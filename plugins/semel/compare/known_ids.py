@@ -1,8 +1,8 @@
-"""Ids that were known from batches outside of the range: the batch path must know them, too.
+"""Finds ids that the batches knew from batches outside of the range; the batch path needs them.
 
-The catalog does not hold them any more: runs are merged, and expire. But each record that it made
-the live path drop is in the stored decisions. Its id came from a batch outside where no earlier
-batch of the range took a record with that id.
+The catalog may have lost them: it merges id runs, and they expire. But the stored decisions have
+each record that the live path dropped because of the catalog. Its id came from a batch outside of
+the range, unless an earlier batch of the range has a record with that id.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from semel.archive.marker import Marker
 from semel.catalog.ids import hash_ids
 from semel.clients.duck import DuckEngine
-from semel.compare.which import Chosen
+from semel.compare.choice import ChosenBatches
 from semel.declare.parts import RepeatScope
 from semel.errors import CorruptionError
 from semel.formats.pieces import read_pieces
@@ -26,53 +26,53 @@ from semel.stage.ids_file import write_known
 _IN_CATALOG = "duplicate_in_catalog"
 
 
-def find_known(engine: DuckEngine, chosen: Chosen, folder: Path) -> int:
-    """Write the ids that were known from outside of the range, for a job. Returns how many.
+def find_known(engine: DuckEngine, chosen: ChosenBatches, folder: Path) -> int:
+    """Write the ids known from outside of the range, for a job. Returns their number.
 
-    SourceError: what the batches read is not what it was. CorruptionError: what is kept of it.
+    Raises SourceError if the source of a batch has changed, CorruptionError if its files have.
     """
     try:
-        _read(engine, chosen)
+        _insert_ids(engine, chosen)
     except (OSError, ValueError, pa.ArrowException) as error:
         name = chosen.spec.name
         raise CorruptionError(
-            f"what is kept of the records that {name} dropped cannot be read: {error}; restore it "
+            f"the decisions, dead letters or ids of {name} cannot be read: {error}. Restore them "
             "from a backup, or compare a range without that batch",
             next=f"semel audit {name}",
         ) from error
-    found = engine.run("known").fetchnumpy()
-    write_known(folder, chosen.pipeline.shards, found["shard"], found["h1"], found["h2"])
-    return len(found["h1"])
+    ids = engine.run("known").fetchnumpy()
+    write_known(folder, chosen.pipeline.shards, ids["shard"], ids["h1"], ids["h2"])
+    return len(ids["h1"])
 
 
-def _read(engine: DuckEngine, chosen: Chosen) -> None:
+def _insert_ids(engine: DuckEngine, chosen: ChosenBatches) -> None:
     dropping = [m for m in chosen.markers if m.counts.duplicates_catalog]
     for marker in dropping:
-        for part in _repeated(chosen, marker):
+        for part in _repeated_ids(chosen, marker):
             engine.run("insert_repeated", _table(marker, part))
     if not dropping:
         return
     last = dropping[-1].commit_seq
     for marker in chosen.markers:
-        before = last + (marker.spec.dedup.scope is RepeatScope.BUCKET)
-        if marker.commit_seq < before and marker.counts.survivors:
+        end = last + (marker.spec.dedup.scope is RepeatScope.BUCKET)
+        if marker.commit_seq < end and marker.counts.survivors:
             for part in in_source(marker, chosen.claims_of(marker)):
                 engine.run("insert_first_seen", _table(marker, part))
 
 
-def _repeated(chosen: Chosen, marker: Marker) -> Iterator[Part]:
-    """Ids that the catalog made a batch drop.
+def _repeated_ids(chosen: ChosenBatches, marker: Marker) -> Iterator[Part]:
+    """Ids that a batch dropped because the catalog knew them.
 
-    In scope `bucket` an id has its bucket, which decisions do not hold, so there all records of the
-    batch are read again. Those that survived do no harm: they are also among what the range's
-    batches saw first.
+    In scope `bucket` an id includes its bucket, which decisions do not have. So this reads all
+    records of the batch again. Its survivors do no harm, as they are also among the first records
+    of the range.
     """
     if marker.spec.dedup.scope is RepeatScope.BUCKET:
         yield from in_source(marker, chosen.claims_of(marker), (Kind.DEAD_LETTERS,))
         return
     for file in marker.of_kind(Kind.DECISIONS):
-        for some in read_pieces(whole_file(marker, file), ["reason", "record_id"]):
-            dropped = some.filter(pc.equal(some.column("reason"), _IN_CATALOG))
+        for piece in read_pieces(whole_file(marker, file), ["reason", "record_id"]):
+            dropped = piece.filter(pc.equal(piece.column("reason"), _IN_CATALOG))
             ids = pa.Table.from_struct_array(dropped.column("record_id"))
             hashed = hash_ids(ids, marker.spec.record_id, shards=chosen.pipeline.shards)
             yield hashed.h1, hashed.h2, hashed.shard, None
