@@ -17,7 +17,7 @@ from semel.sources.files.spec import FilesSourceSpec
 
 def test_failed_looks_that_nobody_asks_for_again_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks fail after their pages gave up, and nobody loads those pages again: others go on."""
-    monkeypatch.setattr(module, "_KEPT_TIMES", 0.0)
+    monkeypatch.setattr(module, "_LIFETIME_FACTOR", 0.0)
     looks, fail = QueryCache(0.01, threads=PAGE_LOOKS), Event()
 
     def failing() -> str:

@@ -334,7 +334,7 @@ def test_a_window_that_is_not_complete_is_not_told(
     assert of_windows(told) == [] and told.stored[0].extra["windows"] == []
     next_day = tuple(moment.replace(day=moment.day + 1) for moment in DAY)
     task = PlanOperator(task_id="plan", pipeline=spec.name, outlets=outlets)
-    task._pass_over = lambda context, text: text
+    task._skip_others = lambda context, text: text
     told.run(task, ledger, spec, run_id="scheduled__2", day=next_day)
     assert of_windows(told) == [[FIRST]]
 

@@ -1,4 +1,4 @@
-"""The page of the lineage: which pipeline reads the output of which, as a drawing."""
+"""The page of the lineage: a drawing of pipelines and their upstream pipelines."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -76,7 +76,7 @@ def show_lineage(request: Request, user: GetUserDep) -> HTMLResponse:
 
 
 def _files() -> tuple[object, ...]:
-    """The declarations as they are now: to load 200 of them takes longer than a page waits."""
+    """A key for the cache of `_nodes`: loading 200 declarations takes longer than a page waits."""
     return *settings.data_roots(), *declarations()
 
 

@@ -1,4 +1,4 @@
-"""Long looks for pages: one at a time for each key, and no page waits long for one."""
+"""A cache of long queries for pages: one at a time for each key, and no page waits long."""
 
 import math
 import time
@@ -8,20 +8,21 @@ from threading import Lock
 from typing import Generic, TypeVar
 
 PAGE_LOOKS = 64
-"""Looks that wait, or whose answers are kept, in one server at most."""
+"""Queries of one server that run, wait or have a cached result, at most."""
 
 T = TypeVar("T")
 
-_KEPT_TIMES = 5.0
-"""How long a look is used again, in times of what it took: who reloads starts no second one."""
+_LIFETIME_FACTOR = 5.0
+"""Cache lifetime, as a multiple of the query's own duration, so that a page reload does not start
+it again."""
 
 
 class _CachedQuery(Generic[T]):
-    """One look, and until when (monotonic seconds) what it came to, or why it failed, is told."""
+    """A query. `until`: monotonic time in seconds until which its result or its error is valid."""
 
-    def __init__(self, pool: Executor, look: Callable[[], T], wait_seconds: float) -> None:
+    def __init__(self, pool: Executor, query: Callable[[], T], wait_seconds: float) -> None:
         self.until = math.inf
-        self._look, self._wait_seconds, self._begun = look, wait_seconds, time.monotonic()
+        self._query, self._wait_seconds, self._begun = query, wait_seconds, time.monotonic()
         self.future = pool.submit(self._run)
 
     def is_over(self) -> bool:
@@ -29,39 +30,39 @@ class _CachedQuery(Generic[T]):
 
     def _run(self) -> T:
         try:
-            return self._look()
+            return self._query()
         finally:
             ended = time.monotonic()
             took = ended - self._begun
-            self.until = ended + (_KEPT_TIMES * took if took > self._wait_seconds else 0)
+            self.until = ended + (_LIFETIME_FACTOR * took if took > self._wait_seconds else 0)
 
 
 class QueryCache(Generic[T]):
-    """Purpose: a look may take minutes, and reloading a page must not start another one.
+    """Purpose: a query may take minutes, and reloading a page must not start another one.
 
-    How it works: a look runs in a thread of its own and is waited for `wait_seconds`. What it came
-    to, when that took longer, serves the pages that ask for it soon after it, a failure one page.
-    There are PAGE_LOOKS at most: who asks for more has to wait.
+    How it works: a query runs in a thread of a pool, and a page waits `wait_seconds` for it. The
+    result of a slower query serves pages for a while, an error one page. At PAGE_LOOKS queries a
+    further one does not start.
     """
 
     def __init__(self, wait_seconds: float, threads: int = 2) -> None:
         self.wait_seconds = wait_seconds
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="semel-look")
         self._lock = Lock()
-        self._begun: dict[str, _CachedQuery[T]] = {}
+        self._queries: dict[str, _CachedQuery[T]] = {}
 
-    def at(self, key: str, look: Callable[[], T]) -> T | None:
-        """What the look came to; None while it is not done. Raises what the look raised."""
+    def at(self, key: str, query: Callable[[], T]) -> T | None:
+        """The result of a query. Returns None while it runs. Raises the error of the query."""
         with self._lock:
-            one = self._begun.get(key)
-            if one is None or one.is_over():
-                self._begun = {k: o for k, o in self._begun.items() if not o.is_over()}
-                if len(self._begun) >= PAGE_LOOKS:
+            cached = self._queries.get(key)
+            if cached is None or cached.is_over():
+                self._queries = {k: q for k, q in self._queries.items() if not q.is_over()}
+                if len(self._queries) >= PAGE_LOOKS:
                     return None
-                one = self._begun[key] = _CachedQuery(self._pool, look, self.wait_seconds)
-        if not wait([one.future], self.wait_seconds).done:
+                cached = self._queries[key] = _CachedQuery(self._pool, query, self.wait_seconds)
+        if not wait([cached.future], self.wait_seconds).done:
             return None
-        if one.future.exception() is not None:
-            with self._lock:  # It is told once; the next page looks again.
-                self._begun.pop(key, None)
-        return one.future.result()
+        if cached.future.exception() is not None:
+            with self._lock:  # One page shows the error; the next one starts the query again.
+                self._queries.pop(key, None)
+        return cached.future.result()

@@ -115,7 +115,7 @@ class _Axes:
         return tuple((self.y(value), _axis_number(value)) for value in values)
 
     def labels(self, starts: Sequence[datetime], show: Show) -> tuple[Label, ...]:
-        """As many as fit without an overlap at each width of the plot."""
+        """Labels for as many windows as fit at each width of the plot without an overlap."""
         steps: list[int] = []
         for pixels in _RANK_PIXELS:
             least = math.ceil(len(starts) * _LABEL_PIXELS / pixels)
@@ -219,7 +219,7 @@ def plot_days(days: Sequence[tuple[datetime, Counts]], *, show: Show) -> Plot | 
 
 
 def _step(span: float) -> float:
-    """1, 2 or 5 times a power of ten: _TICKS of them at least make the span."""
+    """1, 2 or 5 times a power of ten, the largest that fits at least _TICKS times into the span."""
     if span <= 0:
         return 1.0
     rough = span / _TICKS

@@ -1,5 +1,5 @@
-"""Records and the declaration behind a batch: its first output rows, its dead letters as a file,
-and the YAML of its pipeline.
+"""Records and declaration of a batch: its first output rows, its dead letters as a file, and the
+YAML of its pipeline.
 """
 
 import base64
@@ -28,7 +28,7 @@ PAGE_LETTERS_MAX = 10_000
 """Dead letters of a file."""
 
 PAGE_LETTERS_BYTES_MAX = 16 << 20
-"""Bytes of a file of dead letters: it is made in memory."""
+"""Bytes of a file of dead letters, which the server builds in memory."""
 
 _VALUE_CHARS = 200
 
@@ -125,7 +125,9 @@ def letters_file(
 
 def _refuse_without_samples(spec: Spec) -> None:
     if not spec.limits.log_samples:
-        raise LimitError(f"{spec.name} declares limits.log_samples: false, so no page has records")
+        raise LimitError(
+            f"{spec.name} declares limits.log_samples: false, so these pages do not show records"
+        )
 
 
 def _sample(spec: Spec, batch_id: int) -> tuple[list[str], list[list[str]]]:
@@ -150,7 +152,9 @@ def _short(value: Any) -> str:
 
 
 def _letters_file(spec: Spec, batch_id: int) -> bytes:
-    """JSON Lines. If a bound left letters out, the last line has their number and the files of all."""
+    """JSON Lines. If a limit cuts the file, the last line has the number of missing letters, and
+    the paths of the complete files.
+    """
     marker = dead_letters.marker_of(spec, batch_id)
     lines: list[bytes] = []
     size = 0
