@@ -18,7 +18,7 @@ from semel.sources import quoted
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "plugins" / "semel").rglob("*.py"))
 
-IN_AIRFLOW = ("clear the ", "load the page of ", "trigger the DAG again")
+IN_AIRFLOW = ("clear the ", "load the page Days ", "trigger the DAG again")
 IN_AIRFLOW += ("start the backfill again", "nothing, Airflow")
 IN_A_SHELL = ("pip install ", "mkdir -p ", "nats consumer ")
 

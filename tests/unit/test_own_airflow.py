@@ -161,7 +161,7 @@ def test_the_ledger_is_a_connection(
     ("said", "why"),
     [
         ("mysql://me:hidden@db/semel", "is of type 'mysql'; make it one of type postgres"),
-        ("postgres://me:hidden@db/semel?cursor=x", "extra field has what PostgreSQL's client"),
+        ("postgres://me:hidden@db/semel?cursor=x", "extra field has an option that PostgreSQL's"),
     ],
 )
 def test_a_connection_that_is_no_ledger(

@@ -316,7 +316,7 @@ def test_batches_by_number(bench: Workbench, ledger: Ledger, tasks: Tasks) -> No
     refused = {
         "has to name its batches": {"replay": True},
         "would replay the same batches": {"replay": True, "batches": "1", "kind": "backfill"},
-        "which are for a replay": {"batches": "1"},
+        "without replay: true": {"batches": "1"},
         "neither true nor false": {"replay": "true"},
         "the first number is the larger one": {"replay": True, "batches": "3..1"},
         "names no batches": {"replay": True, "batches": "1,2"},

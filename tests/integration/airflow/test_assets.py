@@ -397,7 +397,7 @@ def test_a_sensor_waits_for_a_window(
         wrong = SemelWindowSensor(task_id="w", pipeline=spec.name, start=start, end=end)
         with pytest.raises(TerminalError):
             wrong.act(ledger, spec, {})
-    with pytest.raises(TerminalError, match="waits for no window"):
+    with pytest.raises(TerminalError, match="has no window to wait for"):
         SemelWindowSensor(task_id="w", pipeline=spec.name).act(ledger, spec, {})
     with pytest.raises(ValueError, match="both start and end"):
         SemelWindowSensor(task_id="w", pipeline=spec.name, start="2026-01-01")

@@ -69,7 +69,7 @@ def test_http(bench: Workbench, web: HttpServer, monkeypatch: pytest.MonkeyPatch
     [(path, headers, body)] = web.bodies
     assert path == f"/{SECRET}"
     assert (headers["X-From"], headers["Authorization"]) == ("semel", "Basic dTpw")
-    error = f"{KEY} has planned no batch\nnext: clear the run's plan task"
+    error = f"{KEY} has not planned a batch\nnext: clear the run's plan task"
     text = f"semel: events: finalize failed\nrun: r1\n\n{error}\n\nlog: {LOG}"
     assert body == {
         "pipeline": "events", "dag": "events", "task": "finalize", "run": "r1", "interval": "",
@@ -87,7 +87,7 @@ def test_mail(bench: Workbench, mail: MailServer, monkeypatch: pytest.MonkeyPatc
     assert one["Subject"] == "semel: events: finalize failed"
     [part] = [part for part in one.walk() if part.get_content_type() == "text/html"]
     body = part.get_payload(decode=True).decode()
-    error = f"{KEY} has planned no batch\nnext: clear the run&#x27;s plan task"
+    error = f"{KEY} has not planned a batch\nnext: clear the run&#x27;s plan task"
     assert error in body and LOG in body
 
 
@@ -157,15 +157,15 @@ def test_one_that_cannot_be_told_stops_no_other(
     failing()
     assert len(web.bodies) == 1
     said = caplog.text + capsys.readouterr().out
-    assert "the connection gone was not told of this" in said
-    assert "it does not answer (ConnectError)" in said
-    assert "there is no Airflow connection missing; make it in Airflow" in said
+    assert "could not notify the connection gone: " in said
+    assert "its address does not answer (ConnectError)" in said
+    assert "Airflow has no connection missing; create it in Airflow" in said
     assert "is of type 'spark'; name one of type http, https, slackwebhook, smtp" in said
     assert SECRET not in said
     web.status = 500
     failing()
     said = caplog.text + capsys.readouterr().out
-    assert "the connection good was not told of this" in said and "answered 500" in said
+    assert "could not notify the connection good: " in said and "answered 500" in said
 
 
 def test_nobody_is_told_of_what_went_well(
@@ -182,7 +182,7 @@ def test_nobody_is_told_of_what_went_well(
     run = SimpleNamespace(dag_id="events", run_id="r1", run_type="manual")
     PlanOperator.execute.__wrapped__(task, {"dag_run": run, "params": {}, "task": task})
     said = caplog.text + capsys.readouterr().out
-    assert "notify: there is no Airflow connection missing; make it in Airflow" in said
+    assert "notify: Airflow has no connection missing; create it in Airflow" in said
     assert web.bodies == []
 
 
@@ -206,9 +206,9 @@ def test_others_callbacks_stay() -> None:
 WRONG = [
     ("spark", {"host": "local"}, "is of type 'spark'", "name one of type http"),
     ("slackwebhook", {}, "whose package is not", "pip install apache-airflow-providers-slack"),
-    ("smtp", {"host": "x"}, "has no from_email and no to", 'set its extra field: {"from_email"'),
-    ("http", {"host": ""}, "has no address", "put all of it into the host field"),
-    ("https", {"host": "h.test", "schema": f"services/{SECRET}"}, "has no address", "put all"),
+    ("smtp", {"host": "x"}, "lacks from_email and to", 'set its extra field: {"from_email"'),
+    ("http", {"host": ""}, "has no http URL", "write the URL into the host field"),
+    ("https", {"host": "h.test", "schema": f"services/{SECRET}"}, "has no http URL", "write the"),
 ]  # fmt: skip
 
 
@@ -236,7 +236,7 @@ def test_check_tells_what_it_sees(monkeypatch: pytest.MonkeyPatch, web: HttpServ
     assert "AIRFLOW_CONN_ELSEWHERE is not set here" in fact and not remedy
     monkeypatch.setenv("AIRFLOW_CONN_BAD", f'{{"conn_type": {SECRET}')
     fact, remedy = notify.in_this_shell("bad")
-    assert "AIRFLOW_CONN_BAD is no connection" in fact and "unset" in remedy
+    assert "AIRFLOW_CONN_BAD is not an Airflow connection" in fact and "unset" in remedy
     assert SECRET not in fact
 
 
