@@ -268,14 +268,14 @@ def test_sliding_windows_go_over_midnight() -> None:
 @pytest.mark.parametrize(
     ("declared", "why"),
     [
-        ({"size": "0 s"}, "size: is neither"),
-        ({"size": "7 minutes"}, "size: is neither"),
-        ({"size": "2 days"}, "size: is neither"),
-        ({"size": "1 hour", "every": "7 minutes"}, "every: is neither"),
-        ({"size": "0 s", "every": "10 minutes"}, "size: is no multiple of every"),
-        ({"size": "25 minutes", "every": "10 minutes"}, "size: is no multiple of every"),
+        ({"size": "0 s"}, "size: is not a week"),
+        ({"size": "7 minutes"}, "size: is not a week"),
+        ({"size": "2 days"}, "size: is not a week"),
+        ({"size": "1 hour", "every": "7 minutes"}, "every: is not a week"),
+        ({"size": "0 s", "every": "10 minutes"}, "size: is not a multiple of every"),
+        ({"size": "25 minutes", "every": "10 minutes"}, "size: is not a multiple of every"),
         ({"size": "1 day", "every": "1 s"}, "more than 1000 windows"),
-        *(({"size": "1 day", "zone": zone}, "zone: is no time zone") for zone in NO_ZONES),
+        *(({"size": "1 day", "zone": zone}, "zone: is not a time zone") for zone in NO_ZONES),
     ],
 )
 def test_what_is_refused(declared: dict[str, str], why: str) -> None:

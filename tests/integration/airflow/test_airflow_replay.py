@@ -318,8 +318,8 @@ def test_batches_by_number(bench: Workbench, ledger: Ledger, tasks: Tasks) -> No
         "would replay the same batches": {"replay": True, "batches": "1", "kind": "backfill"},
         "without replay: true": {"batches": "1"},
         "neither true nor false": {"replay": "true"},
-        "the first number is the larger one": {"replay": True, "batches": "3..1"},
-        "names no batches": {"replay": True, "batches": "1,2"},
+        "the first number is larger than the last one": {"replay": True, "batches": "3..1"},
+        "is not a number of a batch": {"replay": True, "batches": "1,2"},
         "batches 90 to 99": {"replay": True, "batches": "90..99"},
     }
     for text, params in refused.items():

@@ -269,7 +269,7 @@ def test_a_late_run(web: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"notify": ["../x"]}, r"notify\[0\]: "),
         ({"notify": ["ops", "ops"]}, "notify: names 'ops' twice"),
         ({"notify": [{"smtp": "x"}]}, r"notify\[0\]: "),
-        ({"notify": [], "deadline": "2 hours"}, "deadline: has no meaning without notify"),
+        ({"notify": [], "deadline": "2 hours"}, "deadline: needs notify"),
         ({"notify": ["ops"], "deadline": "0 s"}, "deadline: must be longer than nothing"),
         ({"notify": ["ops"], "deadline": "soon"}, "deadline: "),
     ],
