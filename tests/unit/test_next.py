@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from semel import errors
-from semel.airflow.told import WIDTH, lines_of
+from semel.airflow.task_failure import WIDTH, lines_of
 from semel.cli import app, commands, main
 from semel.errors import AGAIN, ANEW, NO_STEP, Doing, SemelError
 from semel.sources import quoted

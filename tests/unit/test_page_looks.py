@@ -4,7 +4,7 @@ from threading import Event
 
 import pytest
 
-from semel.airflow.page.looks import QueryCache
+from semel.airflow.page.queries import QueryCache
 from semel.errors import SourceError
 from semel.reports.gaps import Gaps
 from semel.reports.progress import Sight

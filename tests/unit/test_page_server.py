@@ -8,8 +8,8 @@ import pytest
 from fixtures.wait import wait_for
 from semel import settings
 from semel.airflow import surroundings
-from semel.airflow.page import looks as module
-from semel.airflow.page.looks import PAGE_LOOKS, QueryCache
+from semel.airflow.page import queries as module
+from semel.airflow.page.queries import PAGE_LOOKS, QueryCache
 from semel.errors import SourceError
 from semel.sinks.postgres.spec import PostgresSinkSpec
 from semel.sources.files.spec import FilesSourceSpec

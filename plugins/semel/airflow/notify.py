@@ -24,7 +24,7 @@ from asgiref.sync import sync_to_async
 
 from semel import pipeline, settings
 from semel.airflow import intervals, surroundings
-from semel.airflow.told import failure_text
+from semel.airflow.task_failure import failure_text
 from semel.errors import SemelError, TerminalError
 from semel.pipeline.spec import Spec
 from semel.reports import summary

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator, SkipMixin
 
 from semel import pipeline
-from semel.airflow import assets, links, metrics, notify, replays, told
+from semel.airflow import assets, links, metrics, notify, replays, task_failure
 from semel.airflow.intervals import interval, left_out
 from semel.errors import SemelError, StateError, TerminalError
 from semel.pipeline.spec import Spec
@@ -56,13 +56,13 @@ class VerbOperator(BaseOperator):
     operator_extra_links = links.OF_A_RUN
 
     def __init__(self, *, pipeline: str, folder: str | None = None, **kwargs: Any) -> None:
-        if told.HAS_POLICIES:
-            kwargs["retry_policy"] = told.OnlyWhatMaySucceed()
+        if task_failure.HAS_POLICIES:
+            kwargs["retry_policy"] = task_failure.OnlyWhatMaySucceed()
         super().__init__(**kwargs)
         self.on_failure_callback = [
-            *self.on_failure_callback, notify.OnFailure(), told.say_failed
+            *self.on_failure_callback, notify.OnFailure(), task_failure.say_failed
         ]
-        self.on_retry_callback = [*self.on_retry_callback, told.say_retry]
+        self.on_retry_callback = [*self.on_retry_callback, task_failure.say_retry]
         self.pipeline = pipeline
         self.folder = folder
         self.declaration: str | None = None
@@ -84,8 +84,8 @@ class VerbOperator(BaseOperator):
             self.declaration = spec.to_yaml()
             text, account = self.answer(spec, context)
         except SemelError as error:
-            doing = told.doing(context, self.pipeline, self.batch_id, error)
-            raise told.failed(self.log, error, doing) from None
+            doing = task_failure.doing(context, self.pipeline, self.batch_id, error)
+            raise task_failure.failed(self.log, error, doing) from None
         self.say_all(text)
         seconds = round(time.monotonic() - began, 3)
         metrics.duration(spec.name, self.verb, seconds)
@@ -114,7 +114,7 @@ class VerbOperator(BaseOperator):
 
         for line in text.splitlines():
             say = self.log.warning if line.startswith((REFUSED, LATE)) else self.log.info
-            for part in told.lines_of(line):
+            for part in task_failure.lines_of(line):
                 say(part)
 
     def account(

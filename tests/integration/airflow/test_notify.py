@@ -95,7 +95,7 @@ def test_hostile_words_are_only_words(
     bench: Workbench, web: HttpServer, mail: MailServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a file is named is neither a template of Airflow's nor HTML."""
-    from semel.airflow.told import TaskFailed
+    from semel.airflow.task_failure import TaskFailed
     from semel.errors import SourceError
 
     hook(monkeypatch, web)
@@ -190,7 +190,7 @@ def test_others_callbacks_stay() -> None:
     """A DAG's own callbacks of failures, given or by default, are called too."""
     from airflow.sdk import DAG
 
-    from semel.airflow import told
+    from semel.airflow import task_failure
     from semel.airflow.notify import OnFailure
     from semel.airflow.operators import CollectOperator, FinalizeOperator
 
@@ -200,7 +200,7 @@ def test_others_callbacks_stay() -> None:
     own = CollectOperator(task_id="b", pipeline="events", on_failure_callback=given.append)
     for task in (default, own):
         theirs, ours, last = task.on_failure_callback
-        assert theirs == given.append and isinstance(ours, OnFailure) and last == told.say_failed
+        assert theirs == given.append and isinstance(ours, OnFailure) and last == task_failure.say_failed
 
 
 WRONG = [

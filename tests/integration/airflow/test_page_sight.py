@@ -9,7 +9,7 @@ from fixtures.batches.account import run
 from fixtures.batches.workbench import Workbench, events
 from fixtures.wait import wait_for
 from semel.airflow.page import common
-from semel.airflow.page.looks import QueryCache
+from semel.airflow.page.queries import QueryCache
 from semel.ledger import Ledger
 
 

@@ -14,7 +14,7 @@ from fixtures.commands.guide import FOLDER, quoted
 from fixtures.commands.shell import Shell
 from fixtures.spark.local import LocalEngine
 from semel import reader, settings
-from semel.airflow.told import doing, lines_of
+from semel.airflow.task_failure import doing, lines_of
 from semel.audit import audit
 from semel.errors import SemelError
 from semel.ledger import Ledger

@@ -7,7 +7,7 @@ import pytest
 from fixtures.batches.account import ids, quiet, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.spark.local import LocalEngine
-from semel.airflow.told import WIDTH, lines_of
+from semel.airflow.task_failure import WIDTH, lines_of
 from semel.commit import commit
 from semel.errors import AttemptLostError, Doing
 from semel.finalize import finalize

@@ -11,7 +11,7 @@ from fixtures.batches.account import committed, ids, quiet, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.spark.local import LocalEngine
 from semel import limits
-from semel.airflow.told import WIDTH, lines_of
+from semel.airflow.task_failure import WIDTH, lines_of
 from semel.commit import commit
 from semel.errors import SourceError
 from semel.ledger import Ledger

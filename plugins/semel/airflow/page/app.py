@@ -23,12 +23,12 @@ from semel import limits
 from semel.airflow.page import (
     backfill,
     catalog,
+    content,
     decide,
     drawing,
     find,
     records,
     replay,
-    shown,
     text,
     windows,
 )
@@ -55,10 +55,10 @@ from semel.airflow.page.common import (
     spec_of,
     wrong_lines,
 )
+from semel.airflow.page.content import PAGE_BATCHES, DeclaredPipelines, Overview
 from semel.airflow.page.failures import failed_runs, failures_of
-from semel.airflow.page.looks import QueryCache
 from semel.airflow.page.plot import DAY_PARTS, HEIGHT, plot_days
-from semel.airflow.page.shown import PAGE_BATCHES, DeclaredPipelines, Overview
+from semel.airflow.page.queries import QueryCache
 from semel.declare.yaml import declared_name
 from semel.errors import (
     Doing,
@@ -221,7 +221,7 @@ def pipelines(
     # Airflow does not have the DAG of a file that was wrong from the start.
     if manager.is_authorized_view(access_view=AccessView.IMPORT_ERRORS, user=user):
         permitted |= declared.wrong.keys() - paused_dags(declared.wrong).keys()
-    overviews = shown.overviews(ledger(), permitted, declared, datetime.now(UTC))
+    overviews = content.overviews(ledger(), permitted, declared, datetime.now(UTC))
     overviews = _with_airflow_state(_with_current_refusals(overviews))
     overviews = sorted(overviews, key=lambda each: each.order)
     return page(
@@ -282,7 +282,7 @@ def batch(
     request: Request, dag_id: str, batch_id: int, user: GetUserDep
 ) -> HTMLResponse:
     """One batch with all its details."""
-    details = shown.batch_of(ledger(), dag_id, batch_id)
+    details = content.batch_of(ledger(), dag_id, batch_id)
     if details is None:
         raise HTTPException(404, f"{dag_id} has no batch {batch_id}")
     letters = trouble = None
@@ -310,7 +310,7 @@ def batch(
 )
 def batch_of_run(request: Request, dag_id: str, run_id: str, part: _Part = "") -> Response:
     """A redirect to the newest batch of a run, or a page if the run has no batch."""
-    newest = shown.batch_of_run(ledger(), dag_id, f"airflow:{dag_id}:{run_id}")
+    newest = content.batch_of_run(ledger(), dag_id, f"airflow:{dag_id}:{run_id}")
     if newest is None:
         return page(request, "norun.html", name=dag_id, run_id=run_id)
     where = f"{own(request)}/dags/{quote(dag_id, safe='')}/batches/{newest}"
@@ -338,7 +338,7 @@ def _declared_pipelines() -> tuple[DeclaredPipelines, bool]:
 
 @lru_cache(maxsize=1)
 def _check(state: Files, turn: int) -> DeclaredPipelines:  # noqa: ARG001 - a turn has one check
-    return shown.declared([path for path, *_ in state])
+    return content.declared([path for path, *_ in state])
 
 
 def _with_airflow_state(overviews: list[Overview]) -> list[Overview]:

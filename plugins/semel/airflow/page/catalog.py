@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse
 
 from semel import limits
 from semel.airflow.page.common import MaySee, ledger, page, spec_of
-from semel.airflow.page.shown import PAGE_LINES
+from semel.airflow.page.content import PAGE_LINES
 from semel.ledger import Ledger, rows
 from semel.reports.intervals import DAYS_SHOWN
 

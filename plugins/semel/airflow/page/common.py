@@ -22,9 +22,9 @@ from sqlalchemy import select
 from semel import pipeline, settings
 from semel.airflow import surroundings
 from semel.airflow.links import PREFIX
-from semel.airflow.page import shown, text
-from semel.airflow.page.looks import QueryCache
-from semel.airflow.page.shown import PAGE_LINES
+from semel.airflow.page import content, text
+from semel.airflow.page.content import PAGE_LINES
+from semel.airflow.page.queries import QueryCache
 from semel.declare.wording import size
 from semel.errors import NO_STEP, LimitError, SemelError, SpecError
 from semel.ledger import Ledger, pipelines
@@ -153,7 +153,7 @@ def paused_dags(dag_ids: Iterable[str]) -> dict[str, bool]:
 
 def known(dag_id: str) -> tuple[Spec, bool] | None:
     """A DAG's pipeline, and whether it is declared here. Returns None if there is none."""
-    spec = shown.spec_of(ledger(), dag_id)
+    spec = content.spec_of(ledger(), dag_id)
     if spec is not None:
         surroundings.find_connections(spec[0], settings.told)
     return spec

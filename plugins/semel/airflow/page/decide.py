@@ -10,7 +10,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
 
-from semel.airflow.page import shown
+from semel.airflow.page import content
 from semel.airflow.page.common import (
     MayEdit,
     MaySee,
@@ -25,8 +25,8 @@ from semel.airflow.page.common import (
     spec_of,
     wrong_lines,
 )
+from semel.airflow.page.content import PAGE_LINES
 from semel.airflow.page.guard import Token, agreed, sign, write_down
-from semel.airflow.page.shown import PAGE_LINES
 from semel.errors import StateError
 from semel.pipeline.spec import Spec
 from semel.plan.abandon import abandon
@@ -47,7 +47,7 @@ def refused(request: Request, dag_id: str, user: GetUserDep) -> HTMLResponse:
     """The refused files of a pipeline, each with its choices."""
     spec, is_declared = spec_of(dag_id)
     source, trouble = sight(spec) if is_declared else (None, None)
-    in_ledger = shown.refusals_of(ledger(), spec.name)
+    in_ledger = content.refusals_of(ledger(), spec.name)
     now = in_ledger if source is None else source.gaps.refusals
     since = {refusal["name"]: refusal["seen_at"] for refusal in in_ledger}
     return page(
@@ -182,8 +182,8 @@ def do_abandon(
     return page(request, "abandoned.html", name=dag_id, found=candidate, ranges=ranges)
 
 
-def _abandon_candidate(dag_id: str, batch_id: int) -> shown.Planned:
-    candidate = shown.planned_of(ledger(), dag_id, batch_id)
+def _abandon_candidate(dag_id: str, batch_id: int) -> content.Planned:
+    candidate = content.planned_of(ledger(), dag_id, batch_id)
     if candidate is None:
         raise HTTPException(404, f"{dag_id} has no batch {batch_id}")
     if candidate.status == "abandoned":

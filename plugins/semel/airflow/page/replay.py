@@ -26,8 +26,8 @@ from sqlalchemy.exc import IntegrityError
 from semel.airflow import replays
 from semel.airflow.page.backfill import MayRun
 from semel.airflow.page.common import declared, is_paused, ledger, own, page, soon, span
+from semel.airflow.page.content import PAGE_LINES
 from semel.airflow.page.guard import Token, agreed, sign, write_down
-from semel.airflow.page.shown import PAGE_LINES
 from semel.archive import provenance
 from semel.archive.provenance import CodeDigests
 from semel.declare.durations import format_duration
