@@ -131,7 +131,7 @@ def declared_name(path: Path) -> str:
     try:
         return _name(path, _text(path))
     except SpecError:
-        return _shown(path.stem)
+        return _printable(path.stem)
 
 
 def declares(path: Path, name: str) -> bool:
@@ -139,7 +139,7 @@ def declares(path: Path, name: str) -> bool:
     try:
         text = _text(path)
     except SpecError:
-        return _shown(path.stem) == name
+        return _printable(path.stem) == name
     # Escapes are the only other way to write a word in YAML.
     may_have = "\\" in text or re.search(rf"\b{re.escape(name)}\b", text)
     if _WORD.fullmatch(name) and path.stem != name and not may_have:
@@ -152,7 +152,7 @@ def _name(path: Path, text: str) -> str:
         name = _document(path, text).data.get("name")
     except SpecError:
         name = None
-    return name if isinstance(name, str) and name.isprintable() else _shown(path.stem)
+    return name if isinstance(name, str) and name.isprintable() else _printable(path.stem)
 
 
 def problems_of(error: "ValidationError", model: type["BaseModel"]) -> list[Problem]:
@@ -265,10 +265,10 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:
             raw = file.read(SPEC_BYTES_MAX + 1)
     except OSError as error:
-        why = f"{_shown(path)}: cannot be read: {error.strerror}"
+        why = f"{_printable(path)}: cannot be read: {error.strerror}"
         raise SpecError(why, next=validate(path)) from error
     if len(raw) > SPEC_BYTES_MAX:
-        why = f"{_shown(path)}: is larger than {SPEC_BYTES_MAX >> 10} KiB"
+        why = f"{_printable(path)}: is larger than {SPEC_BYTES_MAX >> 10} KiB"
         raise SpecError(why, next=validate(path))
     try:
         return raw.decode("utf-8-sig")
@@ -350,9 +350,9 @@ class _Loader(yaml.SafeLoader):
 
 
 def _placed(path: Path, line: int, key: str, why: str) -> str:
-    return f"{_shown(path)}:{line}: {key}: {why}"
+    return f"{_printable(path)}:{line}: {key}: {why}"
 
 
-def _shown(path: str | os.PathLike[str]) -> str:
+def _printable(path: str | os.PathLike[str]) -> str:
     """A path as printable text, even if its name is not UTF-8."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
