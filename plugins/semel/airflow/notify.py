@@ -55,7 +55,7 @@ class Message:
         return "\n".join([self.title, *about, "", self.error, "", f"log: {self.log}"])
 
     @classmethod
-    def of(cls, context: Mapping[str, Any], spec: Spec) -> "Message":
+    def for_failure(cls, context: Mapping[str, Any], spec: Spec) -> "Message":
         """The message about the failed task of a context."""
         ti = context["ti"]
         return cls(
@@ -86,7 +86,7 @@ class OnFailure(BaseNotifier):
         except SemelError as error:
             self.log.error("semel sent no notification of this failure: %s", error)
             return
-        tell_all(spec.notify, Message.of(context, spec), self.log)
+        notify_connections(spec.notify, Message.for_failure(context, spec), self.log)
 
 
 async def tell_of_late_run(
@@ -111,10 +111,10 @@ async def tell_of_late_run(
         log=f"{above}/dags/{dag}/runs/{quote(name, safe='')}",
     )
     # In a thread, because it waits for answers and reads connections with a synchronous call.
-    await sync_to_async(tell_all)(connections, message, logging.getLogger(__name__))
+    await sync_to_async(notify_connections)(connections, message, logging.getLogger(__name__))
 
 
-def tell_all(names: Sequence[str], message: Message, log: logging.Logger) -> None:
+def notify_connections(names: Sequence[str], message: Message, log: logging.Logger) -> None:
     """Send a message to each of these connections, and log those that it does not reach."""
     for name in names:
         try:
@@ -127,7 +127,7 @@ def tell_all(names: Sequence[str], message: Message, log: logging.Logger) -> Non
             log.info("notified the connection %s", name)
 
 
-def troubles(names: tuple[str, ...]) -> Iterator[str]:
+def connection_problems(names: tuple[str, ...]) -> Iterator[str]:
     """A line for each connection that semel could not use for a notification, with its remedy."""
     for name in names:
         try:
@@ -136,7 +136,7 @@ def troubles(names: tuple[str, ...]) -> Iterator[str]:
             yield f"notify: {error}"
 
 
-def in_this_shell(name: str) -> tuple[str, str]:
+def describe_in_shell(name: str) -> tuple[str, str]:
     """Describe a connection as this shell sees it. The second value is the remedy, if any."""
     variable = settings.connection_variable(name)
     text = settings.connection(name)

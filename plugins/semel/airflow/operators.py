@@ -82,16 +82,16 @@ class VerbOperator(BaseOperator):
             spec = pipeline.find(self.pipeline)
             surroundings.find_connections(spec)
             self.declaration = spec.to_yaml()
-            text, account = self.answer(spec, context)
+            text, account = self.run_verb(spec, context)
         except SemelError as error:
             doing = task_failure.doing(context, self.pipeline, self.batch_id, error)
             raise task_failure.failed(self.log, error, doing) from None
-        self.say_all(text)
+        self.log_lines(text)
         seconds = round(time.monotonic() - began, 3)
         metrics.duration(spec.name, self.verb, seconds)
         return {"summary": text, "seconds": seconds, **account}
 
-    def answer(self, spec: Spec, context: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    def run_verb(self, spec: Spec, context: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """Call the verb with an open ledger. Returns its summary, and the batch's account."""
         from semel.airflow import surroundings
         from semel.ledger import Ledger
@@ -108,7 +108,7 @@ class VerbOperator(BaseOperator):
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         """Call the verb and return its summary."""
 
-    def say_all(self, text: str) -> None:
+    def log_lines(self, text: str) -> None:
         """Write each line to the task's log: refusals and late records as warnings."""
         from semel.reports.summary import LATE, REFUSED
 
@@ -137,7 +137,7 @@ class VerbOperator(BaseOperator):
             "counts": vars(Counts.from_row(staged[0])) if staged else None,
         }
 
-    def batch(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> "Batch":
+    def planned_batch(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> "Batch":
         """The batch that this run planned. Raises StateError if it has not planned a batch."""
         from semel import plan
 
@@ -148,7 +148,7 @@ class VerbOperator(BaseOperator):
         self.batch_id = batch.batch_id
         return batch
 
-    def tell_of_windows(
+    def set_windows_event(
         self, spec: Spec, completed: "Iterable[Range]", context: Mapping[str, Any]
     ) -> None:
         """If the asset of complete windows is an outlet of this task, give it an event, or remove
@@ -164,7 +164,7 @@ class VerbOperator(BaseOperator):
             # When the task ends, Airflow creates an event for each outlet in the list.
             self.outlets = [outlet for outlet in self.outlets if outlet != asset]
 
-    def each(
+    def for_each_batch(
         self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any], do: "Callable[[Batch], str]"
     ) -> str:
         """Do the verb for the batch that this run planned, or for each of its replays in turn.
@@ -172,16 +172,16 @@ class VerbOperator(BaseOperator):
         Returns the summary. For replays it is a common one, and the log has one for each.
         """
         if not replays.asked(context):
-            return do(self.batch(ledger, spec, context))
+            return do(self.planned_batch(ledger, spec, context))
         key = request_key(context)
         batches = replays.planned(ledger, spec, key)
         if not batches:
             raise StateError(f"{key} has not planned a replay", next="clear the run's plan task")
         for number, batch in enumerate(batches, 1):
             self.batch_id = batch.batch_id
-            self.say_all(replays.text_of(batch, number, len(batches)))
+            self.log_lines(replays.text_of(batch, number, len(batches)))
             lines = do(batch).splitlines()
-            self.say_all("\n".join(line for line in lines if not line.startswith("next: ")))
+            self.log_lines("\n".join(line for line in lines if not line.startswith("next: ")))
         return replays.done_text(self.verb, batches)
 
 
@@ -199,7 +199,7 @@ class ReceiveOperator(VerbOperator):
         super().__init__(**kwargs)
         self.number = number
 
-    def answer(self, spec: Spec, context: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    def run_verb(self, spec: Spec, context: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         return self.act(None, spec, context), {}
 
     def act(self, ledger: None, spec: Spec, context: Mapping[str, Any]) -> str:
@@ -252,10 +252,10 @@ class PlanOperator(WaitingOperator, SkipMixin):
         from semel import plan
         from semel.reports import completeness, summary
 
-        for why in notify.troubles(spec.notify):
+        for why in notify.connection_problems(spec.notify):
             self.log.warning(why)
         if replays.asked(context):
-            self.tell_of_windows(spec, (), context)
+            self.set_windows_event(spec, (), context)
             batches = replays.plan(ledger, spec, context, request_key(context))
             text = replays.planned_text(batches)
             return text if batches else self._skip_others(context, text)
@@ -263,7 +263,7 @@ class PlanOperator(WaitingOperator, SkipMixin):
         if interval_left_out := left_out(context, spec):
             for line in summary.left_out(spec.name, *interval_left_out):
                 self.log.warning(line)
-        answer = plan.plan(ledger, spec, key, between, self.say_all)
+        answer = plan.plan(ledger, spec, key, between, self.log_lines)
         text = summary.plan(answer)
         late = self._late_warning(spec, answer, context)
         completed = ()
@@ -271,7 +271,7 @@ class PlanOperator(WaitingOperator, SkipMixin):
             completed = completeness.touched(
                 completeness.of(ledger, spec), spec.window.windows, answer.covers
             )
-        self.tell_of_windows(spec, completed, context)
+        self.set_windows_event(spec, completed, context)
         if answer.batch is not None:
             return "\n".join([*late, text])
         if answer.is_done:
@@ -280,13 +280,13 @@ class PlanOperator(WaitingOperator, SkipMixin):
         now = datetime.now(UTC)
         since = self.waiting_since or now
         if answer.must_wait(spec, now - since):
-            self.say_all(text)
+            self.log_lines(text)
             self.look_again(since, "nothing to take")
         return self._skip_others(context, text)
 
     def _skip_others(self, context: Mapping[str, Any], text: str) -> str:
         """Let this task succeed and Airflow skip the others."""
-        self.say_all(text)
+        self.log_lines(text)
         context["ti"].xcom_push(key="return_value", value={"summary": text})
         self.skip(context["ti"], context["task"].get_flat_relatives(upstream=False))
         return text
@@ -334,7 +334,7 @@ class StageOperator(_StagingOperator):
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         with self.open_stager(ledger, spec) as stager:
-            return self.each(
+            return self.for_each_batch(
                 ledger, spec, context, lambda batch: stager.stage(batch.batch_id)
             )
 
@@ -356,7 +356,7 @@ class CommitOperator(_StagingOperator):
             return summary.commit(committed)
 
         with self.open_stager(ledger, spec) as stager:
-            return self.each(ledger, spec, context, commit_batch)
+            return self.for_each_batch(ledger, spec, context, commit_batch)
 
 
 class FinalizeOperator(VerbOperator):
@@ -396,9 +396,9 @@ class FinalizeOperator(VerbOperator):
                 events[asset].extra = assets.extra(result, completed)
             return summary.finalize(result)
 
-        text = self.each(ledger, spec, context, finalize_batch)
+        text = self.for_each_batch(ledger, spec, context, finalize_batch)
         self.finalized = spec, finalized
-        self.tell_of_windows(spec, windows, context)
+        self.set_windows_event(spec, windows, context)
         if not any(new for _, new in finalized):
             # When the task ends, Airflow creates an event for each outlet in the list.
             self.outlets = [outlet for outlet in self.outlets if outlet != asset]

@@ -184,7 +184,7 @@ def test_a_run_replays_its_interval(
     from semel.airflow.operators import VerbOperator
 
     logged: list[str] = []
-    monkeypatch.setattr(VerbOperator, "say_all", lambda _, text: logged.append(text))
+    monkeypatch.setattr(VerbOperator, "log_lines", lambda _, text: logged.append(text))
     answer = Run(tasks, "manual__1", (0, 2), replay=True).go()
     assert generations(spec) == [2, 2, 1]
     assert dataset(spec.sink_path()).to_table().num_rows == rows

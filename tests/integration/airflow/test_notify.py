@@ -231,11 +231,11 @@ def test_check_tells_what_it_sees(monkeypatch: pytest.MonkeyPatch, web: HttpServ
     from semel.airflow import notify
 
     hook(monkeypatch, web)
-    assert notify.in_this_shell("hook") == ("is of type http", "")
-    fact, remedy = notify.in_this_shell("elsewhere")
+    assert notify.describe_in_shell("hook") == ("is of type http", "")
+    fact, remedy = notify.describe_in_shell("elsewhere")
     assert "AIRFLOW_CONN_ELSEWHERE is not set here" in fact and not remedy
     monkeypatch.setenv("AIRFLOW_CONN_BAD", f'{{"conn_type": {SECRET}')
-    fact, remedy = notify.in_this_shell("bad")
+    fact, remedy = notify.describe_in_shell("bad")
     assert "AIRFLOW_CONN_BAD is not an Airflow connection" in fact and "unset" in remedy
     assert SECRET not in fact
 
