@@ -40,7 +40,7 @@ def walked(slices: Slices, start: datetime, end: datetime) -> list[datetime]:
     found = []
     while start < end:
         found.append(start)
-        start = slices.after(start)
+        start = slices.next_start(start)
     assert start == end
     return found
 
@@ -50,10 +50,10 @@ def test_each_moment_is_in_one_slice(moment: datetime, zone: str, seconds: int) 
     """Slices follow each other without a gap, whatever the clock of the zone does."""
     slices = Slices(seconds, zone)
     start = slices.start(moment)
-    after = slices.after(start)
+    after = slices.next_start(start)
     assert start <= moment < after
     assert slices.start(start) == start and slices.start(after) == after
-    assert slices.before(after) == start
+    assert slices.previous_start(after) == start
 
 
 SIZES = [n for n in range(1, DAY + 1) if DAY % n == 0] + [WEEK]
@@ -99,9 +99,9 @@ def check_slices(engine: DuckEngine, zone: str, seconds: int) -> None:
     times, slices = around(zone, seconds), Slices(seconds, zone)
     moments = pa.array(times).cast(UTC_TIME)
     starts = slices.starts(moments).cast(pa.int64()).to_numpy()
-    ends = slices.afters(starts)
+    ends = slices.next_starts(starts)
     assert (starts <= times).all() and (times < ends).all()
-    assert (slices.befores(ends) == starts).all() and (slices.befores(ends + 1) == ends).all()
+    assert (slices.previous_starts(ends) == starts).all() and (slices.previous_starts(ends + 1) == ends).all()
     assert (judged(engine, zone, seconds, moments) == starts).all(), (zone, seconds)
 
 
@@ -171,7 +171,7 @@ def test_a_slice_that_the_clock_comes_to_twice() -> None:
     """
     slices = Slices(45 * 60, "Europe/Berlin")
     first = datetime(2013, 10, 27, 0, 15, tzinfo=UTC)
-    assert slices.after(first) == first + timedelta(hours=1)
+    assert slices.next_start(first) == first + timedelta(hours=1)
     again = datetime(2013, 10, 27, 1, 5, tzinfo=UTC)  # 2:05 by the clock that was set back.
     assert slices.start(again) == first
 

@@ -57,12 +57,12 @@ class VerbOperator(BaseOperator):
 
     def __init__(self, *, pipeline: str, folder: str | None = None, **kwargs: Any) -> None:
         if task_failure.HAS_POLICIES:
-            kwargs["retry_policy"] = task_failure.OnlyWhatMaySucceed()
+            kwargs["retry_policy"] = task_failure.RetryUnlessTerminal()
         super().__init__(**kwargs)
         self.on_failure_callback = [
-            *self.on_failure_callback, notify.OnFailure(), task_failure.say_failed
+            *self.on_failure_callback, notify.OnFailure(), task_failure.log_no_retry
         ]
-        self.on_retry_callback = [*self.on_retry_callback, task_failure.say_retry]
+        self.on_retry_callback = [*self.on_retry_callback, task_failure.log_retry]
         self.pipeline = pipeline
         self.folder = folder
         self.declaration: str | None = None
@@ -84,8 +84,8 @@ class VerbOperator(BaseOperator):
             self.declaration = spec.to_yaml()
             text, account = self.run_verb(spec, context)
         except SemelError as error:
-            doing = task_failure.doing(context, self.pipeline, self.batch_id, error)
-            raise task_failure.failed(self.log, error, doing) from None
+            doing = task_failure.retry_steps(context, self.pipeline, self.batch_id, error)
+            raise task_failure.log_failure(self.log, error, doing) from None
         self.log_lines(text)
         seconds = round(time.monotonic() - began, 3)
         metrics.duration(spec.name, self.verb, seconds)
@@ -114,7 +114,7 @@ class VerbOperator(BaseOperator):
 
         for line in text.splitlines():
             say = self.log.warning if line.startswith((REFUSED, LATE)) else self.log.info
-            for part in task_failure.lines_of(line):
+            for part in task_failure.wrap_lines(line):
                 say(part)
 
     def account(
@@ -124,8 +124,8 @@ class VerbOperator(BaseOperator):
         from semel import plan
         from semel.model.batch import Counts
 
-        if replays.asked(context):
-            return replays.account(ledger, spec, request_key(context))
+        if replays.is_replay(context):
+            return replays.describe_replays(ledger, spec, request_key(context))
         batch = plan.find_batch(ledger, spec, request_key(context))
         if batch is None:
             return {}
@@ -171,15 +171,15 @@ class VerbOperator(BaseOperator):
 
         Returns the summary. For replays it is a common one, and the log has one for each.
         """
-        if not replays.asked(context):
+        if not replays.is_replay(context):
             return do(self.planned_batch(ledger, spec, context))
         key = request_key(context)
-        batches = replays.planned(ledger, spec, key)
+        batches = replays.planned_replays(ledger, spec, key)
         if not batches:
             raise StateError(f"{key} has not planned a replay", next="clear the run's plan task")
         for number, batch in enumerate(batches, 1):
             self.batch_id = batch.batch_id
-            self.log_lines(replays.text_of(batch, number, len(batches)))
+            self.log_lines(replays.progress_text(batch, number, len(batches)))
             lines = do(batch).splitlines()
             self.log_lines("\n".join(line for line in lines if not line.startswith("next: ")))
         return replays.done_text(self.verb, batches)
@@ -205,7 +205,7 @@ class ReceiveOperator(VerbOperator):
     def act(self, ledger: None, spec: Spec, context: Mapping[str, Any]) -> str:
         from semel.reports import summary
 
-        if replays.asked(context):
+        if replays.is_replay(context):
             return "nothing to do: this run replays batches"
         receipt = spec.source.receive(spec.name, spec.source.until, self.log.info)
         return summary.receive(receipt, "plan")
@@ -216,7 +216,7 @@ class WaitingOperator(VerbOperator):
 
     waiting_since: datetime | None = None
 
-    def look_again(self, since: datetime, why: str) -> None:
+    def check_later(self, since: datetime, why: str) -> None:
         """Defer the task for a minute, which frees its worker. `why`: the reason, for the log."""
         from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 
@@ -254,9 +254,9 @@ class PlanOperator(WaitingOperator, SkipMixin):
 
         for why in notify.connection_problems(spec.notify):
             self.log.warning(why)
-        if replays.asked(context):
+        if replays.is_replay(context):
             self.set_windows_event(spec, (), context)
-            batches = replays.plan(ledger, spec, context, request_key(context))
+            batches = replays.plan_replays(ledger, spec, context, request_key(context))
             text = replays.planned_text(batches)
             return text if batches else self._skip_others(context, text)
         key, between = request_key(context), interval(context, spec)
@@ -281,7 +281,7 @@ class PlanOperator(WaitingOperator, SkipMixin):
         since = self.waiting_since or now
         if answer.must_wait(spec, now - since):
             self.log_lines(text)
-            self.look_again(since, "nothing to take")
+            self.check_later(since, "nothing to take")
         return self._skip_others(context, text)
 
     def _skip_others(self, context: Mapping[str, Any], text: str) -> str:

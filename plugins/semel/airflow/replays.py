@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from semel.ledger import Ledger
     from semel.model.batch import Batch
 
-REPLAY, BATCHES, SHOWN = "replay", "batches", "shown"
+REPLAY, BATCHES, SHOWN_KEY = "replay", "batches", "shown"
 """The keys of a run's configuration. `shown`: what the page showed that created the run; see
 `refuse_other`."""
 
@@ -31,7 +31,7 @@ _AGAIN = "load the page Days again, and start the replay there"
 _TRIGGER = f'trigger the DAG again, with the configuration {{"{REPLAY}": true, "{BATCHES}": "17"}}'
 
 
-def form(spec: Spec) -> dict[str, Param]:
+def form_params(spec: Spec) -> dict[str, Param]:
     """The replay's parameters in Airflow's forms for a manual run and for a backfill."""
     by_interval = spec.source.select is Select.INTERVAL
     which = "those of the interval" if by_interval else "those named in Batches"
@@ -60,7 +60,7 @@ def form(spec: Spec) -> dict[str, Param]:
 def refuse_ignored(context: Mapping[str, Any]) -> None:
     """Raises TerminalError if Airflow hides keys of a run's configuration from its tasks."""
     conf = getattr(context["dag_run"], "conf", None) or {}
-    keys = (REPLAY, BATCHES, SHOWN, INTERVAL_START, INTERVAL_END)
+    keys = (REPLAY, BATCHES, SHOWN_KEY, INTERVAL_START, INTERVAL_END)
     params = context["params"]
     if ignored := [key for key in keys if key in conf and conf[key] != params.get(key)]:
         raise TerminalError(
@@ -71,7 +71,7 @@ def refuse_ignored(context: Mapping[str, Any]) -> None:
         )
 
 
-def asked(context: Mapping[str, Any]) -> bool:
+def is_replay(context: Mapping[str, Any]) -> bool:
     """True if a run replays. Raises TerminalError if its configuration contradicts itself."""
     if context["dag_run"].run_type == "scheduled":
         return False
@@ -91,7 +91,7 @@ def asked(context: Mapping[str, Any]) -> bool:
     return value
 
 
-def plan(
+def plan_replays(
     ledger: "Ledger", spec: Spec, context: Mapping[str, Any], request_key: str
 ) -> "list[Batch]":
     """Plan all replays of a run, or raise an error and plan nothing.
@@ -108,13 +108,13 @@ def plan(
         if context["dag_run"].run_type != "backfill":
             raise
         return []
-    if on_page := context["params"].get(SHOWN):
-        refuse_other(spec, roots, on_page, next=_AGAIN)
+    if on_page := context["params"].get(SHOWN_KEY):
+        refuse_changed(spec, roots, on_page, next=_AGAIN)
     return replay.plan_all(ledger, spec, request_key, roots)
 
 
 # Keeps A7.
-def refuse_other(spec: Spec, roots: list[int], on_page: Any, *, next: str) -> None:
+def refuse_changed(spec: Spec, roots: list[int], on_page: Any, *, next: str) -> None:
     """Raises StateError if the batches, or the digests of code or declaration, have changed since
     the page showed them.
     """
@@ -151,9 +151,9 @@ def _wanted(spec: Spec, context: Mapping[str, Any]) -> dict[str, Any]:
     return {"interval": interval(context, spec)}
 
 
-def account(ledger: "Ledger", spec: Spec, request_key: str) -> dict[str, Any]:
+def describe_replays(ledger: "Ledger", spec: Spec, request_key: str) -> dict[str, Any]:
     """The present state of a run's replays: one by one, and the sum of their counts."""
-    batches = planned(ledger, spec, request_key)
+    batches = planned_replays(ledger, spec, request_key)
     staged = [ledger.rows("stage", "staged", batch_id=batch.batch_id) for batch in batches]
     counts = [Counts.from_row(rows[0]) for rows in staged if rows]
     return {
@@ -171,7 +171,7 @@ def account(ledger: "Ledger", spec: Spec, request_key: str) -> dict[str, Any]:
     }
 
 
-def planned(ledger: "Ledger", spec: Spec, request_key: str) -> "list[Batch]":
+def planned_replays(ledger: "Ledger", spec: Spec, request_key: str) -> "list[Batch]":
     """The replays of a run, in the order of the batches that they replay."""
     from semel.runs import replay
 
@@ -193,7 +193,7 @@ def planned_text(batches: "list[Batch]") -> str:
     return "\n".join([*lines, "next: stage"])
 
 
-def text_of(batch: "Batch", number: int, count: int) -> str:
+def progress_text(batch: "Batch", number: int, count: int) -> str:
     """The log line with which a task begins one of a run's replays."""
     return f"{number} of {count}: {_replay_text(batch)}"
 

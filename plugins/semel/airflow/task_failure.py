@@ -41,7 +41,7 @@ class TaskFailed(SystemExit):  # noqa: N818
         self.terminal = isinstance(error, TerminalError)
 
 
-class OnlyWhatMaySucceed(sdk.RetryPolicy if HAS_POLICIES else object):  # type: ignore[misc]
+class RetryUnlessTerminal(sdk.RetryPolicy if HAS_POLICIES else object):  # type: ignore[misc]
     """Airflow does not retry after a TerminalError; after other errors the task's retries count."""
 
     def evaluate(
@@ -58,7 +58,7 @@ class OnlyWhatMaySucceed(sdk.RetryPolicy if HAS_POLICIES else object):  # type: 
         return {}
 
 
-def lines_of(text: str) -> list[str]:
+def wrap_lines(text: str) -> list[str]:
     """The lines of a text, wrapped at WIDTH with an indent."""
     return [part for line in text.splitlines() for part in _wrap_line(line)]
 
@@ -85,7 +85,7 @@ def _wrap_command(line: str) -> list[str]:
     return lines
 
 
-def doing(
+def retry_steps(
     context: Mapping[str, Any], pipeline: str, batch_id: int | None, error: SemelError
 ) -> Doing:
     """How a user repeats a task and its run. The steps begin with a correction if the same call
@@ -103,11 +103,11 @@ def doing(
     return Doing(again=clear_task, anew=clear_run, pipeline=pipeline, batch_id=batch_id)
 
 
-def failed(log: Logger, error: SemelError, doing: Doing) -> BaseException:
+def log_failure(log: Logger, error: SemelError, doing: Doing) -> BaseException:
     """Log an error line by line, the next step last. Returns the exception that ends the task."""
     step = error.next_step(doing)
     text = f"{error}" + f"\nnext: {step}" * bool(step)
-    for line in lines_of(text):
+    for line in wrap_lines(text):
         log.error(line)
     if HAS_POLICIES:
         return TaskFailed(error, text)
@@ -124,12 +124,12 @@ def failure_text(context: Mapping[str, Any], pipeline: str) -> str:
     if isinstance(error, TaskFailed | AirflowFailException):
         return str(error)
     if isinstance(error, SemelError):  # Airflow before 3.3.
-        return f"{error}\nnext: {error.next_step(doing(context, pipeline, None, error))}"
+        return f"{error}\nnext: {error.next_step(retry_steps(context, pipeline, None, error))}"
     kind = type(error).__name__ if isinstance(error, BaseException) else "its process died"
     return f"{kind}\nnext: read the log, then clear the task"
 
 
-def say_retry(context: Mapping[str, Any]) -> None:
+def log_retry(context: Mapping[str, Any]) -> None:
     """Log when Airflow tries a failed task again. Airflow calls it after it has decided to."""
     context["task"].log.info(
         "Airflow tries this task again at %s UTC (%s, retry_delay)",
@@ -138,7 +138,7 @@ def say_retry(context: Mapping[str, Any]) -> None:
     )
 
 
-def say_failed(context: Mapping[str, Any]) -> None:
+def log_no_retry(context: Mapping[str, Any]) -> None:
     """Log why Airflow does not try a failed task again, and last the next step of its error."""
     ti, log, error = context["ti"], context["task"].log, context.get("exception")
     why = ""
@@ -149,7 +149,7 @@ def say_failed(context: Mapping[str, Any]) -> None:
     log.error("Airflow does not try this task again%s", why)
     *_, last = failure_text(context, context["task"].pipeline).splitlines()
     if last.startswith("next: "):
-        for line in lines_of(last):
+        for line in wrap_lines(last):
             log.error(line)
 
 

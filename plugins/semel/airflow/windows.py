@@ -19,7 +19,7 @@ class SemelWindowSensor(WaitingOperator):
     `pipeline`, `folder`: as in VerbOperator. `start`, `end`: templates of ISO 8601 times, in UTC
     without a zone; by default the run's data interval. `wait_at_most`: the sensor fails after it.
     `allow_held`: succeed also if the window is held, although its rows may still grow.
-    How it works: it reads the ledger once a minute, and needs no worker in between. A complete
+    How it works: it reads the ledger once a minute, and frees its worker in between. A complete
     window stays complete, so the sensor cannot miss it.
     """
 
@@ -53,7 +53,7 @@ class SemelWindowSensor(WaitingOperator):
         missing = complete.missing(start, end)
         if not missing:
             return f"complete: {window}"
-        if self.allow_held and complete.held(start, end):
+        if self.allow_held and complete.is_held(start, end):
             return f"held, and its rows may still grow: {window}"
         waits_for = f"{window} waits for {interval(*missing[0])}"
         if len(missing) > 1:
@@ -65,7 +65,7 @@ class SemelWindowSensor(WaitingOperator):
                 f"{waits_for}, after {format_duration(self.wait_at_most)}",
                 next=f"semel windows {spec.name}",
             )
-        self.look_again(since, waits_for)
+        self.check_later(since, waits_for)
         raise AssertionError("deferring ends the task")
 
     def account(
@@ -76,7 +76,8 @@ class SemelWindowSensor(WaitingOperator):
         return {}
 
     def _window(self, context: Mapping[str, Any]) -> tuple[datetime, datetime]:
-        """Raises TerminalError if it has no start, no end, or no time in between."""
+        """Raises TerminalError if its start or end is missing, or if it does not end after its start.
+        """
         if self.start is None:
             start, end = (context.get(f"data_interval_{key}") for key in ("start", "end"))
         else:

@@ -37,7 +37,7 @@ from semel.audit.source_reader import Kept, Letters, letters_table
 from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, AuditVerdict, Findings, Obligation, Offender
 from semel.clients.duck import DuckEngine, zoneless
 from semel.declare.parts import RepeatScope
-from semel.declare.wording import count, those
+from semel.declare.wording import batch_list, count
 from semel.errors import CorruptionError, TerminalError, first_line
 from semel.formats.output import columns_for_readers, columns_in_files, rows_of
 from semel.formats.pieces import gathered, pieces
@@ -463,7 +463,7 @@ class _Audit:
             notes.append(repeats_of(max(made) + 1 if ended else None))
         if erased := {m.batch_id: m.erased_rows for m in self._markers if m.erased}:
             rows = count(sum(erased.values()), "row")
-            notes.append(f"somebody has erased {rows} of {those(erased)}, and has said so")
+            notes.append(f"somebody has erased {rows} of {batch_list(erased)}, and has said so")
         # Keeps AG7.
         here, made_by = zones_version(), {}
         for marker in self._markers:
@@ -472,7 +472,7 @@ class _Audit:
                 made_by.setdefault(zones, set()).add(marker.batch_id)
         for zones, batches in sorted(made_by.items()):
             notes.append(
-                f"tz database {zones} cut the windows of {those(batches)}, which differ from those "
+                f"tz database {zones} cut the windows of {batch_list(batches)}, which differ from "
                 f"of tz database {here or '(no version)'} of this audit"
             )
         if self._in_flight:
@@ -482,13 +482,15 @@ class _Audit:
                 "finalized, and nothing of them was proven"
             )
         if gone := self._reading.gone:
-            notes.append(f"{those(gone)} {_UNPROVEN}: {self._spec.source.expires}, as it is to")
+            expires = self._spec.source.expires
+            notes.append(f"{batch_list(gone)} {_UNPROVEN}: {expires}, as it is to")
         if self._output_gone:
             first = self._output_gone[min(self._output_gone)]
-            notes.append(f"{those(self._output_gone)} {_UNPROVEN}: {first}")
+            notes.append(f"{batch_list(self._output_gone)} {_UNPROVEN}: {first}")
         if self._superseded:
             first = self._superseded[min(self._superseded)]
-            notes.append(f"{those(self._superseded)}: the rows that are left are proven: {first}")
+            superseded = batch_list(self._superseded)
+            notes.append(f"{superseded}: the rows that are left are proven: {first}")
         kinds = self._spec.column_types().items()
         if apart := [name for name, kind in kinds if not fast.compared(kind)]:
             notes.append(f"the values of {', '.join(apart)} (nested, json) were not compared")

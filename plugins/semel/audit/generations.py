@@ -183,7 +183,7 @@ def _differences(old: Marker, after: Marker) -> Iterator[tuple[str, None]]:
         if after.spec.record_id or parts[0] != parts[1]:
             yield "it claims other ranges than the marker", None
         counts, claimed = old.counts, sum(c.end - c.start for c in old.claims)
-        if counts.records_read != claimed or not counts.accounted:
+        if counts.records_read != claimed or not counts.add_up:
             yield f"its counts do not add up to the {claimed} records that it claims", None
         kinds = (Kind.DECISIONS, Kind.DEAD_LETTERS)
         dropped = sum(file.records for kind in kinds for file in old.of_kind(kind))

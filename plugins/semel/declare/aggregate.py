@@ -135,7 +135,7 @@ class Aggregate(Model):
         return (START, *self.keys, *values)
 
     @property
-    def read(self) -> tuple[str, ...]:
+    def columns_read(self) -> tuple[str, ...]:
         """The columns of a record that the aggregation reads, each once."""
         arguments = [f.column for f in self.columns.values() if f.column is not None]
         return tuple(dict.fromkeys([*self.keys, *arguments]))

@@ -50,6 +50,6 @@ class Location:
         return f"the {self.kind} {self.name}"
 
 
-def reached(connection: str | None, servers: str | None) -> str:
+def service(connection: str | None, servers: str | None) -> str:
     """A service's connection or address in Markdown, without credentials."""
     return f"connection `{connection}`" if connection else f"`{servers}`"

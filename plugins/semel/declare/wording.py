@@ -14,7 +14,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def those(batches: Collection[int]) -> str:
+def batch_list(batches: Collection[int]) -> str:
     """A part of a pipeline's batches: `batch 7`, `5 of the batches (1 to 7)`."""
     if len(batches) == 1:
         return f"batch {min(batches)}"

@@ -246,7 +246,7 @@ class Counts:
         return cls(**{field.name: row[field.name] or 0 for field in fields(cls)})
 
     @property
-    def accounted(self) -> bool:
+    def add_up(self) -> bool:
         """True if the counts add up."""
         outcomes = self.survivors, self.duplicates_batch, self.duplicates_catalog
         return self.records_read == sum(outcomes) + self.quarantined + self.late

@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from semel.model.reasons import Said
+from semel.model.reasons import ExplainedEnum
 from semel.model.times import TimeSet
 
 Range = tuple[datetime, datetime]
 """Times [start, end)."""
 
 
-class WindowState(Said):
+class WindowState(ExplainedEnum):
     """The state of a window, with a sentence about the window."""
 
     COMPLETE = "complete", "All records that it may have are finalized."
@@ -37,7 +37,7 @@ class Completeness:
     delay: timedelta = timedelta()
 
     @property
-    def known(self) -> datetime | None:
+    def newest_time(self) -> datetime | None:
         """The newest time of a record or run that semel knows. Returns None if it knows none."""
         if self.covered is None:
             return max(filter(None, (self.event_time, self.arrived_to)), default=None)
@@ -57,7 +57,7 @@ class Completeness:
         return not self.missing(start, end)
 
     # Keeps W8.
-    def held(self, start: datetime, end: datetime) -> bool:
+    def is_held(self, start: datetime, end: datetime) -> bool:
         """True if the window [start, end) is not complete, but later records are finalized."""
         is_over = self.arrived_to is not None and end + self.delay <= self.arrived_to
         return is_over and not self.complete(start, end)
@@ -81,9 +81,9 @@ class Completeness:
         missing = self.missing(start, end)
         if not missing:
             return WindowState.COMPLETE
-        if self.held(start, end):
+        if self.is_held(start, end):
             return WindowState.HELD
-        over, first = max(filter(None, (self.known, due)), default=None), missing[0][0]
+        over, first = max(filter(None, (self.newest_time, due)), default=None), missing[0][0]
         if self.covered is None or over is None or first >= over:
             return WindowState.NOT_YET
         covered = self.covered.ranges

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 
-def parsed(data: bytes | str) -> Any:
+def parse_json(data: bytes | str) -> Any:
     """The values of a JSON text. Raises ValueError if it is not JSON, or nested too deeply."""
     try:
         return json.loads(data)

@@ -15,7 +15,7 @@ class DecidedBy(StrEnum):
     REGISTRY = "registry"
 
 
-class Said(StrEnum):
+class ExplainedEnum(StrEnum):
     """Words with a sentence that explains each: `says`."""
 
     def __new__(cls, word: str, says: str) -> "Said":

@@ -99,7 +99,7 @@ class Slices:
         """The start of the slice of a time, in UTC."""
         return _moment(self._starts(np.array([_microseconds(time)]))[0])
 
-    def afters(self, starts: np.ndarray) -> np.ndarray:
+    def next_starts(self, starts: np.ndarray) -> np.ndarray:
         """The start of the slice after each one, in microseconds."""
         periods, at = self._within(starts)
         multiple = self._floor(starts + periods.ahead[at])
@@ -107,15 +107,15 @@ class Slices:
         ends, nexts = np.append(periods.begin[1:], _NEVER), np.append(periods.next[1:], _NEVER)
         return np.where(starts < ends[at], starts, nexts[at])
 
-    def befores(self, starts: np.ndarray) -> np.ndarray:
+    def previous_starts(self, starts: np.ndarray) -> np.ndarray:
         """The start of the slice before each one, in microseconds."""
         return self._starts(starts - 1)
 
-    def after(self, start: datetime) -> datetime:
+    def next_start(self, start: datetime) -> datetime:
         """The start of the slice after the one that begins at `start`, in UTC."""
-        return _moment(self.afters(np.array([_microseconds(start)]))[0])
+        return _moment(self.next_starts(np.array([_microseconds(start)]))[0])
 
-    def before(self, start: datetime) -> datetime:
+    def previous_start(self, start: datetime) -> datetime:
         """The start of the slice before the one that begins at `start`, in UTC."""
         return self.start(start - timedelta(microseconds=1))
 
@@ -297,7 +297,7 @@ class Windows:
         `starts`: the starts of slices, in microseconds, ascending and unique.
         """
         edges = starts
-        steps = (self.slices.befores, self.count - 1), (self.slices.afters, self.count)
+        steps = (self.slices.previous_starts, self.count - 1), (self.slices.next_starts, self.count)
         for step, times in steps:
             reached = starts
             for _ in range(times):

@@ -36,15 +36,15 @@ def acknowledge_stored(stored: Spec, now: Spec, settled: Sequence[SettledPartiti
     return note
 
 
-def open_sink(spec: Spec, address: str | None = None, looks: object = None) -> Sink:
-    """The sink of a pipeline. `address`: its address in the ledger. `looks`: a cache that several
-    sinks of folders share.
+def open_sink(spec: Spec, address: str | None = None, cache: object = None) -> Sink:
+    """The sink of a pipeline. `address`: its address in the ledger. `cache`: the readings that
+    several sinks of folders share.
 
     Raises StateError if the declaration has another address, and TerminalError if the sink cannot
     be reached from here.
     """
     with installed(f"sink.type: {spec.sink.type}", spec.sink.type):
-        sink = spec.sink.open(spec.of_sink(), address, looks)
+        sink = spec.sink.open(spec.of_sink(), address, cache)
     if address not in (None, sink.address):
         raise elsewhere(spec, address, sink.address)
     return sink
@@ -61,7 +61,7 @@ def elsewhere(spec: Spec, address: str, declared: str) -> StateError:
 
 # Keeps F10.
 def open_stored(
-    stored: Spec, now: Spec, address: str | None = None, looks: object = None
+    stored: Spec, now: Spec, address: str | None = None, cache: object = None
 ) -> Sink:
     """The sink of a batch: its place by the declaration of `now`, all else by the `stored` one.
 
@@ -69,7 +69,7 @@ def open_stored(
     place is used. Raises the errors of `open_sink`.
     """
     if address is None or stored.sink.in_folder:
-        return open_sink(stored.placed(now), address, looks)
+        return open_sink(stored.placed(now), address, cache)
     for spec in (stored.placed(now), stored.placed(now, stored.sink.way), stored):
         with suppress(TerminalError):  # For example, a connection that was removed.
             sink = open_sink(spec)

@@ -371,7 +371,7 @@ def test_the_form(bench: Workbench) -> None:
 
     from semel.airflow import replays
 
-    form = replays.form(bench.spec())
+    form = replays.form_params(bench.spec())
     assert form["replay"].resolve() is False and form["batches"].resolve() is None
     for good in ("17", "17..23"):
         assert form["batches"].resolve(good) == good

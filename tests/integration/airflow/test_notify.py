@@ -200,7 +200,7 @@ def test_others_callbacks_stay() -> None:
     own = CollectOperator(task_id="b", pipeline="events", on_failure_callback=given.append)
     for task in (default, own):
         theirs, ours, last = task.on_failure_callback
-        assert theirs == given.append and isinstance(ours, OnFailure) and last == task_failure.say_failed
+        assert theirs == given.append and isinstance(ours, OnFailure) and last == task_failure.log_no_retry
 
 
 WRONG = [

@@ -189,8 +189,8 @@ def step_of_a_task(verb: Callable[[], object], spec: Spec, task: str, batch: int
         "ti": SimpleNamespace(try_number=1, max_tries=0),
         "task": SimpleNamespace(task_id=task),
     }
-    doing = task_failure.doing(context, spec.name, batch, raised.value)
-    task_failure.failed(SimpleNamespace(error=log.append), raised.value, doing)
+    doing = task_failure.retry_steps(context, spec.name, batch, raised.value)
+    task_failure.log_failure(SimpleNamespace(error=log.append), raised.value, doing)
     return log[-1].removeprefix("next: ")
 
 

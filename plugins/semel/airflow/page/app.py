@@ -39,19 +39,19 @@ from semel.airflow.page.common import (
     MaySee,
     Since,
     Until,
-    day,
+    base_path,
+    cached_query,
     declarations,
+    find_spec,
+    has_right,
     is_paused,
-    known,
     ledger,
-    may,
     may_edit,
     may_read,
-    own,
-    page,
+    parse_day,
     paused_dags,
-    sight,
-    soon,
+    render_page,
+    source_sight,
     spec_of,
     wrong_lines,
 )
@@ -187,7 +187,7 @@ def _message(
         title = "This may have been done or not: load the page before this one again"
     name = request.path_params.get("dag_id") if status not in (401, 403, 404) else None
     parent = _PARENT_PAGES.get(getattr(request.scope.get("route"), "path", ""), ("", "Days"))
-    return page(
+    return render_page(
         request,
         "message.html",
         status=status,
@@ -224,7 +224,7 @@ def pipelines(
     overviews = content.overviews(ledger(), permitted, declared, datetime.now(UTC))
     overviews = _with_airflow_state(_with_current_refusals(overviews))
     overviews = sorted(overviews, key=lambda each: each.order)
-    return page(
+    return render_page(
         request,
         "pipelines.html",
         found=[each for each in overviews if q.lower() in each.words],
@@ -245,15 +245,14 @@ def days_of(
 ) -> HTMLResponse:
     """The progress of each interval of a pipeline."""
     spec, declared = spec_of(dag_id)
-    source, trouble = sight(spec) if declared else (None, None)
+    source, trouble = source_sight(spec) if declared else (None, None)
     wrong = [] if declared else wrong_lines(dag_id)
-    answer = days(
-        ledger(), spec, source, now=datetime.now(UTC), since=day(since), until=day(until)
-    )
-    runs = may(backfill.may_run, request, user)
-    blocking = backfill.in_its_place(dag_id, [each.start for each in answer.days])
+    first, last = parse_day(since), parse_day(until)
+    answer = days(ledger(), spec, source, now=datetime.now(UTC), since=first, until=last)
+    runs = has_right(backfill.may_run, request, user)
+    blocking = backfill.blocking_runs(dag_id, [each.start for each in answer.days])
     missing = [(each.start, each.end) for each in answer.days if each.command]
-    return page(
+    return render_page(
         request,
         "days.html",
         name=spec.name,
@@ -263,8 +262,8 @@ def days_of(
         paused=is_paused(dag_id),
         trouble=trouble,
         wrong=wrong,
-        runs=backfill.KNOWN and runs,
-        replays=replay.KNOWN and declared and runs,
+        runs=backfill.IS_SUPPORTED and runs,
+        replays=replay.IS_SUPPORTED and declared and runs,
         since=since,
         until=until,
         states=[s for s in CellState if any(each.state is s for each in answer.days)],
@@ -286,12 +285,13 @@ def batch(
     if details is None:
         raise HTTPException(404, f"{dag_id} has no batch {batch_id}")
     letters = trouble = None
-    if details.set_aside and may(may_read, request, user):
+    if details.set_aside and has_right(may_read, request, user):
         try:
-            letters = soon(f"letters {dag_id} {batch_id}", lambda: _letters(dag_id, batch_id))
+            key = f"letters {dag_id} {batch_id}"
+            letters = cached_query(key, lambda: _letters(dag_id, batch_id))
         except (SemelError, OSError) as error:
             trouble = str(error)
-    return page(
+    return render_page(
         request,
         "batch.html",
         spec=spec_of(dag_id)[0],
@@ -299,8 +299,8 @@ def batch(
         found=details,
         letters=letters,
         trouble=trouble,
-        reads=may(may_read, request, user),
-        edits=may(may_edit, request, user),
+        reads=has_right(may_read, request, user),
+        edits=has_right(may_edit, request, user),
         letters_max=records.PAGE_LETTERS_MAX,
     )
 
@@ -312,8 +312,8 @@ def batch_of_run(request: Request, dag_id: str, run_id: str, part: _Part = "") -
     """A redirect to the newest batch of a run, or a page if the run has no batch."""
     newest = content.batch_of_run(ledger(), dag_id, f"airflow:{dag_id}:{run_id}")
     if newest is None:
-        return page(request, "norun.html", name=dag_id, run_id=run_id)
-    where = f"{own(request)}/dags/{quote(dag_id, safe='')}/batches/{newest}"
+        return render_page(request, "norun.html", name=dag_id, run_id=run_id)
+    where = f"{base_path(request)}/dags/{quote(dag_id, safe='')}/batches/{newest}"
     return RedirectResponse(where + (part and f"#{part}"), status_code=303)
 
 
@@ -326,7 +326,7 @@ def _declared_pipelines() -> tuple[DeclaredPipelines, bool]:
     except OSError:
         state = ()
     turn = int(time.monotonic() / PAGE_CHECK_SECONDS)
-    loaded = _checks.at(f"{hash(state)} {turn}", lambda: _check(state, turn))
+    loaded = _checks.get(f"{hash(state)} {turn}", lambda: _check(state, turn))
     if loaded is None and state in _last_check:
         loaded = _last_check[state]
     if loaded is None:
@@ -338,7 +338,7 @@ def _declared_pipelines() -> tuple[DeclaredPipelines, bool]:
 
 @lru_cache(maxsize=1)
 def _check(state: Files, turn: int) -> DeclaredPipelines:  # noqa: ARG001 - a turn has one check
-    return content.declared([path for path, *_ in state])
+    return content.load_declared([path for path, *_ in state])
 
 
 def _with_airflow_state(overviews: list[Overview]) -> list[Overview]:
@@ -373,8 +373,8 @@ def _with_current_refusals(overviews: list[Overview]) -> list[Overview]:
     for n, overview in enumerate(overviews):
         if not overview.refused or overview.wrong or time.monotonic() >= until:
             continue
-        spec, declared = known(overview.name) or (None, False)
-        source = sight(spec)[0] if declared else None
+        spec, declared = find_spec(overview.name) or (None, False)
+        source = source_sight(spec)[0] if declared else None
         if source is not None:
             overviews[n] = replace(overview, refused=len(source.gaps.refusals), looked=True)
     return overviews

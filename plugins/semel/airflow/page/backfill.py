@@ -22,8 +22,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import select
 
-from semel.airflow.page.common import is_paused, own, page, span, spec_of
-from semel.airflow.page.guard import Token, agreed, sign, write_down
+from semel.airflow.page.common import base_path, is_paused, parse_interval, render_page, spec_of
+from semel.airflow.page.guard import Token, confirmed_values, sign, write_audit_log
 
 router = APIRouter()
 
@@ -31,7 +31,7 @@ may_run = requires_access_dag(method="POST", access_entity=DagAccessEntity.RUN)
 MayRun = Depends(may_run)
 """The right that Airflow requires for a backfill."""
 
-KNOWN = set(inspect.signature(backfills.create_backfill).parameters) == {
+IS_SUPPORTED = set(inspect.signature(backfills.create_backfill).parameters) == {
     "backfill_request", "user", "session"
 }  # fmt: skip
 """True if this Airflow's function for a backfill has the expected parameters. If not, Days links to
@@ -47,14 +47,14 @@ def ask_backfill(
 ) -> HTMLResponse:
     """The runs that a backfill of [start, end) would create or clear, with a form to confirm."""
     spec, _ = spec_of(dag_id)
-    start, end = span(start, end)
+    start, end = parse_interval(start, end)
     wanted = {"from": start.isoformat(), "to": end.isoformat()}
     with create_session() as session:
         dry_run = _call_airflow(
             lambda: backfills.create_backfill_dry_run(body=_body(dag_id, wanted), session=session)
         )
         dates = [run.logical_date for run in dry_run.backfills]
-    return page(
+    return render_page(
         request,
         "backfill.html",
         name=spec.name,
@@ -72,8 +72,8 @@ def do_backfill(
     request: Request, dag_id: str, user: GetUserDep, token: Token = ""
 ) -> RedirectResponse:
     """Create the confirmed backfill, and redirect to a page that you can reload without harm."""
-    wanted = agreed(request, token, user, dag_id, "backfill")
-    write_down(user, dag_id, "semel_backfill", wanted)
+    wanted = confirmed_values(request, token, user, dag_id, "backfill")
+    write_audit_log(user, dag_id, "semel_backfill", wanted)
     with create_session() as session:
         created = _call_airflow(
             lambda: backfills.create_backfill(
@@ -81,19 +81,19 @@ def do_backfill(
             )
         )
         number = created.id
-    where = f"{own(request)}/dags/{quote(dag_id, safe='')}/backfill/{number}"
+    where = f"{base_path(request)}/dags/{quote(dag_id, safe='')}/backfill/{number}"
     return RedirectResponse(where, status_code=303)
 
 
 @router.get(
     "/dags/{dag_id}/backfill/{number}", response_class=HTMLResponse, dependencies=[MayRun]
 )
-def backfilled(request: Request, dag_id: str, number: int) -> HTMLResponse:
+def show_backfill(request: Request, dag_id: str, number: int) -> HTMLResponse:
     """A page after the creation of a backfill, with the next steps."""
-    return page(request, "backfilled.html", name=dag_id, number=number)
+    return render_page(request, "backfilled.html", name=dag_id, number=number)
 
 
-def in_its_place(dag_id: str, starts: list[datetime]) -> dict[datetime, str]:
+def blocking_runs(dag_id: str, starts: list[datetime]) -> dict[datetime, str]:
     """Manual runs with another interval whose logical date is the start of one of these intervals,
     by that start. Airflow does not create the interval's run, and a backfill would clear the manual
     one.

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from semel import limits
-from semel.airflow.page.common import MaySee, ledger, page, spec_of
+from semel.airflow.page.common import MaySee, ledger, render_page, spec_of
 from semel.airflow.page.content import PAGE_LINES
 from semel.ledger import Ledger, rows
 from semel.reports.intervals import DAYS_SHOWN
@@ -26,7 +26,7 @@ def catalog(
 ) -> HTMLResponse:
     """The catalog of a pipeline."""
     spec, _ = spec_of(dag_id)
-    return page(
+    return render_page(
         request, "catalog.html", name=spec.name, spec=spec, bits_per_id=limits.FILTER_BITS_PER_ID,
         **catalog_of(ledger(), spec.name),
     )  # fmt: skip

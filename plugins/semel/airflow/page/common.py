@@ -38,7 +38,7 @@ from semel.reports.progress import Sight
 PAGE_LOOK_SECONDS = 1.0
 """How long a page waits for the source before it shows the ledger's state alone."""
 
-PAGE_TOLD_SECONDS = 10.0
+PAGE_SETTINGS_SECONDS = 10.0
 """How long a server uses the folders and the ledger's address that it has read from Airflow."""
 
 PAGE_RUN_DAYS_MAX = 366
@@ -72,7 +72,7 @@ def ledger() -> Ledger:
 
 def find_folders() -> None:
     """Read the folders and the ledger's address from Airflow, if the last values are too old."""
-    _find_folders_once(int(time.monotonic() / PAGE_TOLD_SECONDS))
+    _find_folders_once(int(time.monotonic() / PAGE_SETTINGS_SECONDS))
 
 
 @lru_cache(maxsize=1)
@@ -89,7 +89,7 @@ def _ledger(address: str) -> Ledger:
 def spec_of(dag_id: str) -> tuple[Spec, bool]:
     """A DAG's pipeline, and whether it is declared here. Raises HTTPException 404 if there is none.
     """
-    spec = known(dag_id)
+    spec = find_spec(dag_id)
     if spec is None:
         refuse_wrong(dag_id)
         raise HTTPException(
@@ -98,7 +98,7 @@ def spec_of(dag_id: str) -> tuple[Spec, bool]:
     return spec
 
 
-def declared(dag_id: str, command: str) -> Spec:
+def declared_spec(dag_id: str, command: str) -> Spec:
     """A DAG's pipeline as it is declared. Raises HTTPException 404 if no file here declares it, and
     then names a `command` for the machine that has the file.
     """
@@ -151,7 +151,7 @@ def paused_dags(dag_ids: Iterable[str]) -> dict[str, bool]:
         return {dag_id: bool(paused) for dag_id, paused in session.execute(query)}
 
 
-def known(dag_id: str) -> tuple[Spec, bool] | None:
+def find_spec(dag_id: str) -> tuple[Spec, bool] | None:
     """A DAG's pipeline, and whether it is declared here. Returns None if there is none."""
     spec = content.spec_of(ledger(), dag_id)
     if spec is not None:
@@ -159,13 +159,13 @@ def known(dag_id: str) -> tuple[Spec, bool] | None:
     return spec
 
 
-def sight(spec: Spec) -> tuple[Sight | None, str | None]:
+def source_sight(spec: Spec) -> tuple[Sight | None, str | None]:
     """The state of the source, no older than the ledger's knowledge of it; or a text that explains
     why it is missing.
     """
     try:
         key = f"sight {spec.name} {spec.digest()} {_source_version(spec.name)}"
-        state = soon(key, lambda: Sight.of(ledger(), spec))
+        state = cached_query(key, lambda: Sight.of(ledger(), spec))
     except (SemelError, OSError) as error:
         return None, f"semel could not read the source: {error}"
     if state is None:
@@ -183,12 +183,12 @@ def _source_version(name: str) -> int | None:
         return row and partitions.version(connection, row.pipeline_id)
 
 
-def soon(key: str, query: Callable[[], T]) -> T | None:
+def cached_query(key: str, query: Callable[[], T]) -> T | None:
     """The result of a query. Returns None while it runs; a later page with the same key has it."""
-    return _looks.at(key, query)
+    return _looks.get(key, query)
 
 
-def may(right: Callable[[Request, Any], None], request: Request, user: Any) -> bool:
+def has_right(right: Callable[[Request, Any], None], request: Request, user: Any) -> bool:
     """True if the user has a right (`may_edit`, `may_read`) on the DAG of this address."""
     try:
         right(request, user)
@@ -197,7 +197,7 @@ def may(right: Callable[[Request, Any], None], request: Request, user: Any) -> b
     return True
 
 
-def day(value: str) -> date | None:
+def parse_day(value: str) -> date | None:
     """A day of an address. Returns None if the value is empty. Raises LimitError if it is not a day
     within the years 2 to 9998, which leave room for a day before and after.
     """
@@ -210,7 +210,7 @@ def day(value: str) -> date | None:
     return parsed
 
 
-def span(
+def parse_interval(
     start: datetime, end: datetime | None, last: date | None = None
 ) -> tuple[datetime, datetime]:
     """An interval of an address, in UTC if it lacks a zone. `last`: its last day, instead of `end`.
@@ -232,14 +232,14 @@ def span(
     return start, end
 
 
-def own(request: Request) -> str:
+def base_path(request: Request) -> str:
     """The path of the pages' root in the browser's address."""
     return request.scope.get("root_path", "")
 
 
-def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+def render_page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
     """Render a page from a template."""
-    above = own(request).removesuffix(PREFIX)
+    above = base_path(request).removesuffix(PREFIX)
     values = {"name": None, "route": getattr(request.scope.get("route"), "path", ""), **values}
     html = _templates().get_template(template).render(
         above=above, own=above + PREFIX, now=datetime.now(UTC), **values

@@ -183,7 +183,7 @@ class DeclaredPipelines:
     wrong: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def declared(paths: Sequence[Path]) -> DeclaredPipelines:
+def load_declared(paths: Sequence[Path]) -> DeclaredPipelines:
     """Load all files of the folder."""
     loaded: dict[Path, Spec] = {}
     wrong: dict[str, list[str]] = defaultdict(list)
@@ -273,7 +273,7 @@ def spec_of(ledger: Ledger, name: str) -> tuple[Spec, bool] | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchShown:
+class BatchDetails:
     """A batch with its details. `claims`: the first of `claim_count`. A replay has the claims of
     its root, and an admission those of the batch whose dead letters it judges. `id_runs`: the first
     that the batch added to the catalog. `generations`: all outputs of the root.
@@ -330,7 +330,7 @@ class BatchShown:
         return [step for step in steps if None not in step]
 
 
-def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchShown | None:
+def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchDetails | None:
     """Returns None if the pipeline does not have this batch."""
     with ledger.transaction() as connection:
         batches = rows(connection, "look", "batch", batch_id=batch_id)
@@ -342,7 +342,7 @@ def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchShown | None:
         files = rows(connection, "look", "files", batch_id=batch_id)
         id_runs = rows(connection, "page", "id_runs", batch_id=batch_id, count=count)
         generations = rows(connection, "page", "generations", batch_id=batch_id)
-    return BatchShown(
+    return BatchDetails(
         batch=dict(batches[0]),
         attempts=[dict(r) for r in attempts],
         claims=[dict(r) for r in claims],
@@ -360,7 +360,7 @@ def batch_of_run(ledger: Ledger, name: str, request_key: str) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class AbandonCandidate:
     """The facts about a batch that a user needs to abandon it: its claims and its attempts.
 
     `attempts`: fence and state of the last PAGE_LINES. `alive`: True if one has sent a heartbeat
@@ -384,7 +384,7 @@ class Planned:
     attempts: list[list[Any]]
 
 
-def planned_of(ledger: Ledger, name: str, batch_id: int) -> Planned | None:
+def abandon_candidate(ledger: Ledger, name: str, batch_id: int) -> AbandonCandidate | None:
     """Returns None if the pipeline does not have this batch."""
     candidates = ledger.rows(
         "page",
@@ -395,7 +395,7 @@ def planned_of(ledger: Ledger, name: str, batch_id: int) -> Planned | None:
         attempts=PAGE_LINES,
         silent_seconds=2 * limits.HEARTBEAT_SECONDS,
     )
-    return Planned(**candidates[0]) if candidates else None
+    return AbandonCandidate(**candidates[0]) if candidates else None
 
 
 def refusals_of(ledger: Ledger, name: str) -> list[dict[str, Any]]:

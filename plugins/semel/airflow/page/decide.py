@@ -14,19 +14,19 @@ from semel.airflow.page import content
 from semel.airflow.page.common import (
     MayEdit,
     MaySee,
-    declared,
+    cached_query,
+    declared_spec,
+    has_right,
     ledger,
-    may,
     may_edit,
     may_read,
-    page,
-    sight,
-    soon,
+    render_page,
+    source_sight,
     spec_of,
     wrong_lines,
 )
 from semel.airflow.page.content import PAGE_LINES
-from semel.airflow.page.guard import Token, agreed, sign, write_down
+from semel.airflow.page.guard import Token, confirmed_values, sign, write_audit_log
 from semel.errors import StateError
 from semel.pipeline.spec import Spec
 from semel.plan.abandon import abandon
@@ -43,14 +43,14 @@ _Byte = Annotated[int, Query(alias="from", ge=0, lt=1 << 63)]
 @router.get(
     "/dags/{dag_id}/refused", response_class=HTMLResponse, dependencies=[MaySee]
 )
-def refused(request: Request, dag_id: str, user: GetUserDep) -> HTMLResponse:
+def show_refused(request: Request, dag_id: str, user: GetUserDep) -> HTMLResponse:
     """The refused files of a pipeline, each with its choices."""
     spec, is_declared = spec_of(dag_id)
-    source, trouble = sight(spec) if is_declared else (None, None)
+    source, trouble = source_sight(spec) if is_declared else (None, None)
     in_ledger = content.refusals_of(ledger(), spec.name)
     now = in_ledger if source is None else source.gaps.refusals
     since = {refusal["name"]: refusal["seen_at"] for refusal in in_ledger}
-    return page(
+    return render_page(
         request,
         "refused.html",
         name=spec.name,
@@ -64,8 +64,8 @@ def refused(request: Request, dag_id: str, user: GetUserDep) -> HTMLResponse:
         since=since,
         losses=source.gaps.losses if source else (),
         choices=partial(accept.choices, spec.source),
-        edits=may(may_edit, request, user),
-        reads=may(may_read, request, user),
+        edits=has_right(may_edit, request, user),
+        reads=has_right(may_read, request, user),
     )
 
 
@@ -79,11 +79,11 @@ def ask_accept(
     start: _Byte = 0,
 ) -> HTMLResponse:
     """The effect of accepting a file now, with a form to confirm."""
-    spec = declared(dag_id, f"accept {dag_id} FILE")
+    spec = declared_spec(dag_id, f"accept {dag_id} FILE")
     start = start if how == "new" else 0
     key = f"accept {spec.name} {spec.digest()} {how} {start} {file}"
     # In a list, because `soon` returns None while the query runs.
-    effects = soon(key, lambda: [_foresee(spec, file, how, start)])
+    effects = cached_query(key, lambda: [_foresee(spec, file, how, start)])
     token = None
     if effects and effects[0]:
         what = effects[0]
@@ -93,7 +93,7 @@ def ask_accept(
         name = what[0].name if losses else what.name
         wanted = {"file": name, "how": how, "start": start, "end": end, "digest": digest}
         token = sign(user, dag_id, "accept", wanted)
-    return page(
+    return render_page(
         request,
         "accept.html",
         name=spec.name,
@@ -112,10 +112,10 @@ def do_accept(
     request: Request, dag_id: str, user: GetUserDep, token: Token = ""
 ) -> HTMLResponse:
     """Accept the confirmed file or loss, with the functions of `semel accept`."""
-    wanted = agreed(request, token, user, dag_id, "accept")
-    spec = declared(dag_id, f"accept {dag_id} FILE")
+    wanted = confirmed_values(request, token, user, dag_id, "accept")
+    spec = declared_spec(dag_id, f"accept {dag_id} FILE")
     file, how = wanted["file"], wanted["how"]
-    write_down(user, dag_id, "semel_accept", {k: wanted[k] for k in ("file", "how", "start")})
+    write_audit_log(user, dag_id, "semel_accept", {k: wanted[k] for k in ("file", "how", "start")})
     if how == "lost":
         result: Any = lost.accept_loss(
             ledger(), spec, file, by=_name(user), agreed=wanted["digest"]
@@ -130,7 +130,7 @@ def do_accept(
             by=_name(user),
             agreed=(wanted["end"], wanted["digest"]),
         )
-    return page(
+    return render_page(
         request, "accepted.html", name=spec.name, spec=spec, file=file, how=how, done=result,
         user=_name(user),
     )  # fmt: skip
@@ -148,7 +148,7 @@ def ask_abandon(
     candidate = _abandon_candidate(dag_id, batch_id)
     wanted = {"batch": batch_id, "attempts": candidate.attempts, "alive": candidate.alive}
     token = sign(user, dag_id, "abandon", wanted)
-    return page(
+    return render_page(
         request, "abandon.html", name=dag_id, found=candidate, token=token, user=_name(user)
     )
 
@@ -162,7 +162,7 @@ def do_abandon(
     request: Request, dag_id: str, batch_id: int, user: GetUserDep, token: Token = ""
 ) -> HTMLResponse:
     """Abandon the confirmed batch, with the function of `semel abandon`."""
-    wanted = agreed(request, token, user, dag_id, "abandon")
+    wanted = confirmed_values(request, token, user, dag_id, "abandon")
     if wanted["batch"] != batch_id:
         raise HTTPException(403, f"This was confirmed for batch {wanted['batch']}")
     candidate = _abandon_candidate(dag_id, batch_id)
@@ -171,7 +171,7 @@ def do_abandon(
             f"the attempts of batch {batch_id} have changed since the page showed them. Nothing "
             "was done. Load the page again"
         )
-    write_down(user, dag_id, "semel_abandon", {"batch": batch_id})
+    write_audit_log(user, dag_id, "semel_abandon", {"batch": batch_id})
     reason = f"abandoned on semel's page by {_name(user)}"
     ranges = abandon(ledger(), batch_id, reason, silent_only=not wanted["alive"])
     if ranges is None:
@@ -179,11 +179,11 @@ def do_abandon(
             f"an attempt of batch {batch_id} has sent a heartbeat since the page showed it. "
             "Nothing was done. Load the page again"
         )
-    return page(request, "abandoned.html", name=dag_id, found=candidate, ranges=ranges)
+    return render_page(request, "abandoned.html", name=dag_id, found=candidate, ranges=ranges)
 
 
-def _abandon_candidate(dag_id: str, batch_id: int) -> content.Planned:
-    candidate = content.planned_of(ledger(), dag_id, batch_id)
+def _abandon_candidate(dag_id: str, batch_id: int) -> content.AbandonCandidate:
+    candidate = content.abandon_candidate(ledger(), dag_id, batch_id)
     if candidate is None:
         raise HTTPException(404, f"{dag_id} has no batch {batch_id}")
     if candidate.status == "abandoned":

@@ -6,7 +6,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from semel.airflow.page.common import MayRead, MaySee, page, soon, spec_of
+from semel.airflow.page.common import MayRead, MaySee, cached_query, render_page, spec_of
 from semel.errors import SemelError
 from semel.reports import find as core
 
@@ -38,10 +38,10 @@ def find(
     elif record_id:
         try:
             key = f"find {spec.name} {spec.digest()} {record_id!r}"
-            matches = soon(key, lambda: core.find(spec, record_id))
+            matches = cached_query(key, lambda: core.find(spec, record_id))
         except (SemelError, OSError) as error:
             trouble = str(error)
-    return page(
+    return render_page(
         request,
         "find.html",
         name=spec.name,

@@ -30,7 +30,9 @@ def sign(user: Any, dag_id: str, action: str, values: dict[str, Any]) -> str:
 
 
 # Keeps A8.
-def agreed(request: Request, token: str, user: Any, dag_id: str, action: str) -> dict[str, Any]:
+def confirmed_values(
+    request: Request, token: str, user: Any, dag_id: str, action: str
+) -> dict[str, Any]:
     """The values on this user's confirmation page, for this DAG and action.
 
     Raises HTTPException 403 if there was no such page, or if it is too old.
@@ -50,7 +52,7 @@ def agreed(request: Request, token: str, user: Any, dag_id: str, action: str) ->
     return values
 
 
-def write_down(user: Any, dag_id: str, event: str, what: dict[str, Any]) -> None:
+def write_audit_log(user: Any, dag_id: str, event: str, what: dict[str, Any]) -> None:
     """Write an action into Airflow's audit log. The caller does it before the action."""
     with create_session() as session:
         name = user.get_name()

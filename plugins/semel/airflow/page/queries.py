@@ -7,7 +7,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from threading import Lock
 from typing import Generic, TypeVar
 
-PAGE_LOOKS = 64
+PAGE_QUERIES = 64
 """Queries of one server that run, wait or have a cached result, at most."""
 
 T = TypeVar("T")
@@ -51,13 +51,13 @@ class QueryCache(Generic[T]):
         self._lock = Lock()
         self._queries: dict[str, _CachedQuery[T]] = {}
 
-    def at(self, key: str, query: Callable[[], T]) -> T | None:
+    def get(self, key: str, query: Callable[[], T]) -> T | None:
         """The result of a query. Returns None while it runs. Raises the error of the query."""
         with self._lock:
             cached = self._queries.get(key)
             if cached is None or cached.is_over():
                 self._queries = {k: q for k, q in self._queries.items() if not q.is_over()}
-                if len(self._queries) >= PAGE_LOOKS:
+                if len(self._queries) >= PAGE_QUERIES:
                     return None
                 cached = self._queries[key] = _CachedQuery(self._pool, query, self.wait_seconds)
         if not wait([cached.future], self.wait_seconds).done:

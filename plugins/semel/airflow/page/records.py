@@ -14,7 +14,14 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse
 
 from semel import pipeline
-from semel.airflow.page.common import MayRead, MaySee, page, soon, spec_of, wrong_lines
+from semel.airflow.page.common import (
+    MayRead,
+    MaySee,
+    cached_query,
+    render_page,
+    spec_of,
+    wrong_lines,
+)
 from semel.errors import LimitError, RetryableError, SemelError
 from semel.formats import words
 from semel.pipeline.opening import open_sink
@@ -57,7 +64,7 @@ def declaration(
         text = path.read_text(encoding="utf-8")
     else:
         text = yaml.safe_dump(spec.to_json(), sort_keys=False, allow_unicode=True)
-    return page(
+    return render_page(
         request,
         "declaration.html",
         name=spec.name,
@@ -85,10 +92,10 @@ def rows(
     sample = trouble = None
     try:
         _refuse_without_samples(spec)
-        sample = soon(f"rows {dag_id} {batch_id}", lambda: _sample(spec, batch_id))
+        sample = cached_query(f"rows {dag_id} {batch_id}", lambda: _sample(spec, batch_id))
     except (SemelError, OSError) as error:
         trouble = str(error)
-    return page(
+    return render_page(
         request,
         "rows.html",
         name=spec.name,
@@ -112,7 +119,8 @@ def letters_file(
     """The dead letters of a finalized batch as JSON Lines, each record whole."""
     spec, _ = spec_of(dag_id)
     _refuse_without_samples(spec)
-    content = soon(f"letters file {dag_id} {batch_id}", lambda: _letters_file(spec, batch_id))
+    key = f"letters file {dag_id} {batch_id}"
+    content = cached_query(key, lambda: _letters_file(spec, batch_id))
     if content is None:
         raise RetryableError(
             f"batch {batch_id}: reading its dead letters takes longer than a page waits. "

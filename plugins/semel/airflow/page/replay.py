@@ -25,9 +25,17 @@ from sqlalchemy.exc import IntegrityError
 
 from semel.airflow import replays
 from semel.airflow.page.backfill import MayRun
-from semel.airflow.page.common import declared, is_paused, ledger, own, page, soon, span
+from semel.airflow.page.common import (
+    base_path,
+    cached_query,
+    declared_spec,
+    is_paused,
+    ledger,
+    parse_interval,
+    render_page,
+)
 from semel.airflow.page.content import PAGE_LINES
-from semel.airflow.page.guard import Token, agreed, sign, write_down
+from semel.airflow.page.guard import Token, confirmed_values, sign, write_audit_log
 from semel.archive import provenance
 from semel.archive.provenance import CodeDigests
 from semel.declare.durations import format_duration
@@ -42,7 +50,7 @@ from semel.stage.replayed import marker_of
 
 router = APIRouter()
 
-KNOWN = set(inspect.signature(dag_run.trigger_dag_run).parameters) == {
+IS_SUPPORTED = set(inspect.signature(dag_run.trigger_dag_run).parameters) == {
     "dag_id", "body", "dag_bag", "user", "session", "request"
 }  # fmt: skip
 """True if this Airflow's function for a run has the expected parameters. If not, Days has no link
@@ -76,22 +84,22 @@ def ask_replay(
     """The batches that a replay of [start, end) would compute again, with a form to confirm.
     `last`: the last day, instead of `end`.
     """
-    spec = declared(dag_id, f"replay {dag_id}")
-    start, end = span(start, end, last)
+    spec = declared_spec(dag_id, f"replay {dag_id}")
+    start, end = parse_interval(start, end, last)
     now = provenance.look(spec)
     which = _replay_arguments(spec, start, end)
     roots = _roots(spec, which)
     token = candidates = None
     if roots and len(roots) <= PAGE_LINES:
         key = f"replay {spec.name} {spec.digest()} {now.named.digest} {roots}"
-        candidates = soon(key, lambda: _foresee(spec, roots, now.named))
+        candidates = cached_query(key, lambda: _foresee(spec, roots, now.named))
     if candidates and not any(each.root.why for each in candidates):
         wanted = {
             "from": start.isoformat(), "to": end.isoformat(), "batches": roots,
             "code": now.named.digest, "spec": spec.digest(), "at": datetime.now(UTC).isoformat(),
         }  # fmt: skip
         token = sign(user, dag_id, "replay", wanted)
-    return page(
+    return render_page(
         request,
         "replay.html",
         name=spec.name,
@@ -115,9 +123,9 @@ def do_replay(
     request: Request, dag_id: str, user: GetUserDep, token: Token = ""
 ) -> RedirectResponse:
     """Create the confirmed run: one, even if the browser sends the form twice."""
-    wanted = agreed(request, token, user, dag_id, "replay")
+    wanted = confirmed_values(request, token, user, dag_id, "replay")
     run_id = f"manual__{wanted['at']}"
-    where = f"{own(request)}/dags/{quote(dag_id, safe='')}/replay/{quote(run_id, safe='')}"
+    where = f"{base_path(request)}/dags/{quote(dag_id, safe='')}/replay/{quote(run_id, safe='')}"
     try:
         if not _run_exists(dag_id, run_id):
             _trigger_run(request, dag_id, user, wanted, run_id)
@@ -136,13 +144,13 @@ def _run_exists(dag_id: str, run_id: str) -> bool:
 def _trigger_run(
     request: Request, dag_id: str, user: Any, wanted: dict[str, Any], run_id: str
 ) -> None:
-    spec = declared(dag_id, f"replay {dag_id}")
+    spec = declared_spec(dag_id, f"replay {dag_id}")
     start, end = (datetime.fromisoformat(wanted[key]) for key in ("from", "to"))
     roots = _roots(spec, _replay_arguments(spec, start, end))
-    replays.refuse_other(spec, roots, wanted, next="load the page Days again")
-    write_down(user, dag_id, "semel_replay", {k: wanted[k] for k in ("from", "to", "batches")})
+    replays.refuse_changed(spec, roots, wanted, next="load the page Days again")
+    write_audit_log(user, dag_id, "semel_replay", {k: wanted[k] for k in ("from", "to", "batches")})
     confirmed = {key: wanted[key] for key in ("batches", "code", "spec")}
-    conf: dict[str, Any] = {replays.REPLAY: True, replays.SHOWN: confirmed}
+    conf: dict[str, Any] = {replays.REPLAY: True, replays.SHOWN_KEY: confirmed}
     between: dict[str, datetime] = {}
     if spec.source.select is Select.INTERVAL:
         between = {"data_interval_start": start, "data_interval_end": end}
@@ -166,7 +174,7 @@ def _trigger_run(
 )
 def replaying(request: Request, dag_id: str, run_id: str) -> HTMLResponse:
     """A page after the creation of the run, with the next steps."""
-    return page(request, "replaying.html", name=dag_id, run_id=run_id)
+    return render_page(request, "replaying.html", name=dag_id, run_id=run_id)
 
 
 def _replay_arguments(spec: Spec, start: datetime, end: datetime) -> dict[str, Any]:

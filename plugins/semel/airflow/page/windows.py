@@ -13,13 +13,13 @@ from semel.airflow.page.common import (
     MaySee,
     Since,
     Until,
-    day,
+    cached_query,
+    has_right,
     ledger,
-    may,
     may_read,
-    page,
-    sight,
-    soon,
+    parse_day,
+    render_page,
+    source_sight,
     spec_of,
 )
 from semel.airflow.page.plot import HEIGHT, plot
@@ -47,22 +47,22 @@ def windows(
 ) -> HTMLResponse:
     """The state of each window. With `aggregate` and the right to read records, also their rows."""
     spec, declared = spec_of(dag_id)
-    span = {"since": day(since), "until": day(until), "now": datetime.now(UTC)}
+    span = {"since": parse_day(since), "until": parse_day(until), "now": datetime.now(UTC)}
     states = completeness.windows(ledger(), spec, **span)
     rows = drawn = trouble = None
     levels = spec.aggregate.by if spec.aggregate else ()
     level = min(level, len(levels) - 1)
-    reads = bool(levels) and may(may_read, request, user)
+    reads = bool(levels) and has_right(may_read, request, user)
     if reads:
         key = f"counted {spec.name} {spec.digest()} {level} {since} {until}"
         try:
-            rows = soon(
+            rows = cached_query(
                 key, lambda: counted.counted(ledger(), spec, states, level=level, **span)
             )
         except (SemelError, OSError) as error:
             trouble = str(error)
     named = partial(_window_name, spec)
-    source, no_source = sight(spec) if declared else (None, None)
+    source, no_source = source_sight(spec) if declared else (None, None)
     dated = spec.source.select is Select.INTERVAL and spec.source.dated
     names = [*spec.aggregate.columns] if spec.aggregate else []
     if rows is not None:
@@ -76,7 +76,7 @@ def windows(
                 rows.windows[::-1], names.index(column), keyed=bool(levels[level]),
                 show=named,
             )  # fmt: skip
-    return page(
+    return render_page(
         request,
         "windows.html",
         name=spec.name,
