@@ -76,8 +76,7 @@ class SemelWindowSensor(WaitingOperator):
         return {}
 
     def _window(self, context: Mapping[str, Any]) -> tuple[datetime, datetime]:
-        """Raises TerminalError if its start or end is missing, or if it does not end after its start.
-        """
+        """Raises TerminalError if the start or the end is missing, or if the window is empty."""
         if self.start is None:
             start, end = (context.get(f"data_interval_{key}") for key in ("start", "end"))
         else:

@@ -18,7 +18,7 @@ class DecidedBy(StrEnum):
 class ExplainedEnum(StrEnum):
     """Words with a sentence that explains each: `says`."""
 
-    def __new__(cls, word: str, says: str) -> "Said":
+    def __new__(cls, word: str, says: str) -> "ExplainedEnum":
         member = str.__new__(cls, word)
         member._value_, member.says = word, says
         return member

@@ -149,7 +149,7 @@ def _derived(spec: Spec) -> tuple[Location, ...]:
 
 
 def _archive(spec: Spec) -> Path:
-    """The declared archive, or the default folder, which lies in the sink if the sink is a mount."""
+    """The declared archive or the default folder, which lies in the sink if the sink is a mount."""
     if (declared := spec.declared_archive()) is not None:
         return declared
     beside = spec.sink_path() or settings.data_roots()[0] / spec.name
