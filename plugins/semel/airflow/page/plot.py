@@ -106,8 +106,8 @@ class _Axes:
         self, place: int, start: float, end: float, title: str, *, final: bool, colour: int = 0
     ) -> Mark:
         top, bottom = sorted((self.y(start), self.y(end)))
-        left = round(self.x(place) - self.width / 2, 3)
-        return Mark(left, top, self.width, round(bottom - top, 1), title, final, colour)
+        left_edge = round(self.x(place) - self.width / 2, 3)
+        return Mark(left_edge, top, self.width, round(bottom - top, 1), title, final, colour)
 
     def ticks(self) -> tuple[tuple[float, str], ...]:
         count = round((self._high - self._low) / self._step) + 1
