@@ -50,7 +50,7 @@ WRONG = [
     ("BEGIN SELECT * FROM records; END", "1:1: BEGIN does not begin a query"),
     ("TABLE other", "1:1: TABLE does not begin a query"),
     ("WITH a AS (SELECT 1) INSERT INTO x SELECT * FROM records", "1:1: is INSERT, not a query"),
-    ("FROM records INSERT INTO x SELECT *", "1:1: is MULTI, not a query"),
+    ("FROM records INSERT INTO x SELECT *", "1:1: is MULTITABLEINSERTS, not a query"),
     ("SELECT *\nFROM records JOIN other USING (id)", "2:19: reads the table other; a transform"),
     ("SELECT id FROM records\nWHERE id IN (SELECT id FROM b)", "2:29: reads the table b;"),
     ("SELECT (SELECT max(n) FROM b) FROM records", "1:28: reads the table b;"),

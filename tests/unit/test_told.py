@@ -75,7 +75,7 @@ def fail(
 
     patch.setattr(kind, "log", SimpleNamespace(info=say, error=say, warning=say))
     if raises is not None:
-        patch.setattr(kind, "answer", act)
+        patch.setattr(kind, "run_verb", act)
     task = kind(task_id=verb, pipeline="clicks", **given)
     now = datetime(2026, 11, 1, 10, tzinfo=UTC)
     run = DagRun(
