@@ -356,7 +356,7 @@ OF_SECONDS: dict[str, Removal] = {
         "sources.queue.receive:_Receiver._pull", "self.about.ordered or not len(pulled)", new="False"
     ),
     "two pipelines have no queue in common":
-        code("pipeline:_clashes", "own.drained & other.drained", new="()"),
+        code("pipeline:_clashes", "paths.drained & other.drained", new="()"),
     "check refuses a horizon that is too short":
         code("sources.queue.probe:check_service", "horizon < retention + _MARGIN"),
     "pipeline lock": sql("pipelines.lock", "FOR NO KEY UPDATE"),

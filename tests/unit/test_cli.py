@@ -181,8 +181,8 @@ BACKWARDS = ["--interval", "2026-01-02", "2026-01-01"]
                 (BACKWARDS, "END must be after START"),
                 ([], "give either --interval START END or --batches A..B"),
                 ([*BACKWARDS, "--batches", "1"], "give either"),
-                (["--batches", "3..2"], "the first number is the larger one"),
-                (["--batches", "x"], "names no batches"),
+                (["--batches", "3..2"], "the first number is larger than the last one"),
+                (["--batches", "x"], "is not a number of a batch"),
             )
         ),
     ],

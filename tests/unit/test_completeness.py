@@ -60,7 +60,7 @@ def test_days_of_23_and_25_hours() -> None:
     days = Windows(Slices(86_400, "Europe/Berlin"))
     for date, hours in (datetime(2025, 3, 30), 23), (datetime(2025, 10, 26), 25):
         start = days.slices.start(date.replace(tzinfo=UTC) + DAY / 2)
-        end = days.slices.after(start)
+        end = days.slices.next_start(start)
         assert end - start == timedelta(hours=hours)
         for short in (1, 0):
             upto = start + timedelta(hours=hours - short)

@@ -191,7 +191,7 @@ def test_the_form_asks_for_a_replay(found: dict[str, Any]) -> None:
     """Each pipeline's, off by default, so that a run of the schedule is what it was; whether it can
     do without `batches`, the form says.
     """
-    needs = {"clicks": "With Replay it is needed.", "days": "Left out: those of the interval."}
+    needs = {"clicks": "Required with Replay.", "days": "Empty: those of the interval."}
     for name, text in needs.items():
         params = dict(found["dags"][name]["params"])
         assert params["replay"]["default"] is False
@@ -371,7 +371,7 @@ def test_only_what_may_succeed_is_retried(
     with pytest.raises(SystemExit, match="the fact, the ids") as ended:
         FinalizeOperator.execute.__wrapped__(task, context(ti=instance, task=task))
     again = "nothing, Airflow tries this task again by itself (try 2 of 4)"
-    first = "correct what is said above, then clear the run's finalize task"
+    first = "correct the cause above, then clear the run's finalize task"
     assert said[-1] == "next: " + (again if retried else first)
     assert str(ended.value).splitlines()[-1] == said[-1], "callbacks see it too"
     decided = task.retry_policy.evaluate(ended.value, 1, 3)

@@ -121,7 +121,7 @@ def test_nobody_guesses_where_data_lies(surroundings: ModuleType) -> None:
     1. A task on one worker writes below its working folder. 2. The next one runs in another folder,
     and finds nothing there.
     """
-    with pytest.raises(TerminalError, match="set the Airflow Variable semel_data_roots, or SEMEL_"):
+    with pytest.raises(TerminalError, match="Set the Airflow Variable semel_data_roots, or SEMEL_"):
         surroundings.find_folders()
 
 
@@ -161,7 +161,7 @@ def test_the_ledger_is_a_connection(
     ("said", "why"),
     [
         ("mysql://me:hidden@db/semel", "is of type 'mysql'; make it one of type postgres"),
-        ("postgres://me:hidden@db/semel?cursor=x", "extra field has what PostgreSQL's client"),
+        ("postgres://me:hidden@db/semel?cursor=x", "extra field has an option that PostgreSQL's"),
     ],
 )
 def test_a_connection_that_is_no_ledger(
@@ -180,7 +180,7 @@ def test_spark_has_a_connection_of_its_own_or_the_default(
     """semel_spark goes before spark_default; without both the error says how to make one."""
     from semel.airflow import spark
 
-    with pytest.raises(TerminalError, match="no Airflow connection semel_spark or spark_default"):
+    with pytest.raises(TerminalError, match="has no connection semel_spark or spark_default"):
         spark._connection()
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
     assert spark._connection().conn_id == "spark_default"

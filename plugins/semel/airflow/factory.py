@@ -113,7 +113,7 @@ def pipeline_dag(spec: Spec, folder: Path | None) -> DAG:
         max_active_runs=spec.max_active_runs,
         # What has no schedule runs only when somebody asks, and then at once.
         is_paused_upon_creation=None if spec.schedule else False,
-        params=intervals.form(spec) | replays.form(spec),
+        params=intervals.form(spec) | replays.form_params(spec),
         deadline=_deadline(spec),
         tags={"semel", "pipeline", spec.source.type},
         default_args=DEFAULT_ARGS,

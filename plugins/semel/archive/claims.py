@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from semel.errors import CorruptionError
 from semel.model.batch import Claim
-from semel.model.plain import parsed
+from semel.model.plain import parse_json
 
 _T = TypeVar("_T")
 
@@ -42,7 +42,7 @@ def to_claim(plain: Mapping[str, Any]) -> Claim:
     """A claim from plain values. KeyError, TypeError, ValueError: they are not a claim."""
     plain = dict(plain)
     if isinstance(plain["evidence"], str):  # From a file beside a marker.
-        plain["evidence"] = parsed(plain["evidence"])
+        plain["evidence"] = parse_json(plain["evidence"])
     return typed(Claim, plain)
 
 

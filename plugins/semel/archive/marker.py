@@ -21,7 +21,7 @@ from semel.model.arrow import arrow_type
 from semel.model.batch import Claim, Counts
 from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, MarkedFile
-from semel.model.plain import parsed
+from semel.model.plain import parse_json
 from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
 from semel.sinks.spec import archive_of
@@ -238,7 +238,7 @@ def read_marker(path: Path, sink: Path | None) -> Marker:
 def parse_marker(text: bytes | None, path: Path, sink: Path | None) -> Marker:
     """As `read_marker`, with `text` if it was read already."""
     try:
-        plain = parsed(path.read_bytes() if text is None else text)
+        plain = parse_json(path.read_bytes() if text is None else text)
         # Keeps R3.
         if plain["format"] != MARKER_FORMAT:
             raise ValueError(f"its format is {plain['format']!r}, and {MARKER_FORMAT} is known")
@@ -316,7 +316,7 @@ def _taught(marker: Marker) -> tuple[MarkedFile, ...] | None:
     Nobody depends on them who has output or source, and the audit tells that the list is a stray.
     """
     try:
-        listed = parsed(layout.ids_list(marker.archive, marker.batch_id).read_bytes())
+        listed = parse_json(layout.ids_list(marker.archive, marker.batch_id).read_bytes())
         files = tuple(map(_file, listed["files"]))
         paths = {file.path for file in files if file.kind is Kind.IDS}
         own = len(paths) == len(files) and paths <= marker.taught_paths.keys()

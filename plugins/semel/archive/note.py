@@ -10,7 +10,7 @@ import xxhash
 
 from semel.archive import layout
 from semel.errors import CorruptionError
-from semel.model.plain import parsed
+from semel.model.plain import parse_json
 from semel.storage import make_folder, write_new
 
 _FORMAT = 1
@@ -46,7 +46,7 @@ def read(kept: Path) -> set[int]:
     found: set[int] = set()
     for path in sorted(layout.adoptions(kept).glob("[!.]*")):
         try:
-            plain = parsed(path.read_bytes())
+            plain = parse_json(path.read_bytes())
             if plain["format"] != _FORMAT:
                 raise ValueError(f"its format is {plain['format']!r}, and {_FORMAT} is known")
             for first, last in plain["commits_lost"]:

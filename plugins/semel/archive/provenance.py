@@ -20,7 +20,7 @@ from semel import settings
 from semel.archive.commit_of import commit_of
 from semel.errors import CorruptionError, TerminalError
 from semel.model.batch import Batch
-from semel.model.plain import parsed
+from semel.model.plain import parse_json
 from semel.model.windows import zones_version
 from semel.pipeline.spec import Spec
 from semel.pipeline.transforms import file_of
@@ -192,7 +192,7 @@ def of_marker(marker: Path) -> CodeDigests | None:
 
 def _read(path: Path, part: Callable[[Any], object]) -> CodeDigests | None:
     try:
-        return CodeDigests.from_json(part(parsed(path.read_bytes())))
+        return CodeDigests.from_json(part(parse_json(path.read_bytes())))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 

@@ -29,7 +29,7 @@ from semel.ledger import Row
 from semel.model.batch import Attempt, Batch, Claim, Counts, Pipeline
 from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, ManifestFile
-from semel.model.plain import parsed
+from semel.model.plain import parse_json
 from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
 from semel.storage import (
@@ -213,7 +213,7 @@ def write(kept: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]
     try:
         write_new(marker, _text(content))
     except FileExistsError:
-        there = parsed(marker.read_bytes())
+        there = parse_json(marker.read_bytes())
         if there.get("generation", 1) > 1:
             return
         _check_same(marker, there, content)
@@ -260,7 +260,7 @@ def replace(
         return  # A later replay replaced this one, so this one is finalized.
     new = _successor(text, batch, won, output)
     if there.generation == batch.generation:
-        _check_same(path, parsed(text), new)
+        _check_same(path, parse_json(text), new)
     else:
         _keep_aside(layout.replaced(kept, batch.root, there.generation), text, there)
         _rename(layout.attempt(kept, batch.batch_id, won["fence"]), path, new)
@@ -290,7 +290,7 @@ def _there(path: Path, batch: Batch) -> tuple[bytes, Marker]:
 
 def _successor(text: bytes, batch: Batch, won: Row, output: dict[str, Any]) -> dict[str, Any]:
     """The marker of a replay: the one before, with the new output in place of the old."""
-    before, replaced, keys = parsed(text), (Kind.DATA, Kind.REFUSED), _OF_OUTPUT
+    before, replaced, keys = parse_json(text), (Kind.DATA, Kind.REFUSED), _OF_OUTPUT
     if batch.judges:
         replaced, keys = tuple(Kind), (*_OF_OUTPUT, *_OF_INPUT)
     own = [file for file in output["files"] if file["kind"] in replaced]

@@ -36,7 +36,7 @@ from semel.audit.source_reader import LetterBytes, Letters, letters_table
 from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, AuditVerdict, Findings, Obligation, Offender
 from semel.clients.duck import DuckEngine, drop_time_zones
 from semel.declare.parts import RepeatScope
-from semel.declare.wording import count, those
+from semel.declare.wording import batch_list, count
 from semel.errors import CorruptionError, TerminalError, first_line
 from semel.formats.output import columns_for_readers, columns_in_files, rows_of
 from semel.formats.pieces import gather, read_pieces
@@ -460,7 +460,7 @@ class _Audit:
             notes.append(repeats_of(max(repeating) + 1 if ended else None))
         if erased := {m.batch_id: m.erased_rows for m in self._markers if m.erased}:
             rows = count(sum(erased.values()), "row")
-            notes.append(f"an operator has recorded the erasure of {rows} of {those(erased)}")
+            notes.append(f"an operator has recorded the erasure of {rows} of {batch_list(erased)}")
         # Keeps AG7.
         here, batches_by_zones = zones_version(), {}
         for marker in self._markers:
@@ -469,7 +469,7 @@ class _Audit:
                 batches_by_zones.setdefault(zones, set()).add(marker.batch_id)
         for zones, batches in sorted(batches_by_zones.items()):
             notes.append(
-                f"stage computed the windows of {those(batches)} with tz database {zones}. The "
+                f"stage computed the windows of {batch_list(batches)} with tz database {zones}. The "
                 f"audit has tz database {here or '(no version)'}, with other windows"
             )
         if self._in_flight:
@@ -480,13 +480,13 @@ class _Audit:
             )
         if expired := self._reading.expired:
             why = self._spec.source.expires
-            notes.append(f"{those(expired)} {_UNPROVEN}: {why}, as expected")
+            notes.append(f"{batch_list(expired)} {_UNPROVEN}: {why}, as expected")
         if self._lost_outputs:
             first = self._lost_outputs[min(self._lost_outputs)]
-            notes.append(f"{those(self._lost_outputs)} {_UNPROVEN}: {first}")
+            notes.append(f"{batch_list(self._lost_outputs)} {_UNPROVEN}: {first}")
         if self._superseded:
             first = self._superseded[min(self._superseded)]
-            notes.append(f"{those(self._superseded)}: the remaining rows are proven: {first}")
+            notes.append(f"{batch_list(self._superseded)}: the remaining rows are proven: {first}")
         kinds = self._spec.column_types().items()
         if skipped := [name for name, kind in kinds if not fast.is_compared(kind)]:
             notes.append(f"values of {', '.join(skipped)} (nested, json) are not compared")

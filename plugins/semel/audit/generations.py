@@ -181,7 +181,7 @@ def _differences(old: Marker, successor: Marker) -> Iterator[tuple[str, None]]:
         if successor.spec.record_id or parts[0] != parts[1]:
             yield "it claims other ranges than its replay", None
         counts, claimed = old.counts, sum(c.end - c.start for c in old.claims)
-        if counts.records_read != claimed or not counts.accounted:
+        if counts.records_read != claimed or not counts.add_up:
             yield f"its counts do not add up to its {claimed} claimed records", None
         kinds = (Kind.DECISIONS, Kind.DEAD_LETTERS)
         dropped = sum(file.records for kind in kinds for file in old.of_kind(kind))

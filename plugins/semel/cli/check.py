@@ -43,7 +43,7 @@ def check(
     for name in sorted({name for spec in specs for name in spec.notify}):
         from semel.airflow import notify
 
-        checkup.add(f"notify {name}", *notify.in_this_shell(name))
+        checkup.add(f"notify {name}", *notify.describe_in_shell(name))
     for spec in (spec for spec in specs if spec.source.upstream):
         with suppress(SemelError), Ledger() as ledger:
             for refusal in gaps(ledger, spec).refusals:

@@ -47,7 +47,7 @@ def _notes(spec: "Spec") -> list[str]:
         return notes
     from semel.airflow import notify
 
-    states = [(name, *notify.in_this_shell(name)) for name in spec.notify]
+    states = [(name, *notify.describe_in_shell(name)) for name in spec.notify]
     return [*notes, *(f"notify: {name} {why}: {remedy}" for name, why, remedy in states if remedy)]
 
 

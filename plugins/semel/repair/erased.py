@@ -19,7 +19,7 @@ from semel.errors import CorruptionError, RetryableError, StateError, TerminalEr
 from semel.formats.table import sink_format
 from semel.ledger import Ledger, pipelines, rows
 from semel.model.manifest import Kind, MarkedFile
-from semel.model.plain import parsed
+from semel.model.plain import parse_json
 from semel.pipeline.opening import open_sinks
 from semel.pipeline.spec import Spec
 from semel.repair.accept import who
@@ -117,7 +117,7 @@ def _check_number(
 
 def _write(look: _MarkerFiles, at: str, by: str, why: str) -> None:
     """Put a batch's marker in its place, with what is there now, and with one more word."""
-    path, plain, lacks = look.marker.path, parsed(look.text), look.missing
+    path, plain, lacks = look.marker.path, parse_json(look.text), look.missing
     if path.read_bytes() != look.text:
         raise RetryableError(f"the marker {path} was changed meanwhile; run this again")
     pairs = zip(plain["files"], look.there, strict=True)
@@ -131,7 +131,7 @@ def _there(text: bytes, marker: Marker, sink: Sink | None) -> list[MarkedFile | 
     """What is there of each file that a marker lists: of a table, only the sum of rows counts."""
     left = _rows_left(marker, sink) if sink else 0
     there: list[MarkedFile | None] = []
-    for file in marker.files[: len(parsed(text)["files"])]:  # Behind them: what exact has made.
+    for file in marker.files[: len(parse_json(text)["files"])]:  # Behind them: what exact has made.
         if file.kind is Kind.CLAIMS:
             there.append(file)
         elif file.kind is Kind.DATA and sink:

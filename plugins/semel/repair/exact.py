@@ -24,7 +24,7 @@ from semel import failpoints, settings
 from semel.archive import layout, owned, write_marker
 from semel.archive.marker import Marker, markers_in
 from semel.declare.durations import format_duration
-from semel.declare.wording import count, those
+from semel.declare.wording import batch_list, count
 from semel.errors import AGAIN, CorruptionError, RetryableError, StateError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger, change, pipelines, row
@@ -166,8 +166,8 @@ def _gone(spec: Spec, catalog: Taught) -> TerminalError:
     numbers = [marker.batch_id for marker in catalog.gone]
     until = max(expires_at(marker) for marker in catalog.gone)
     return TerminalError(
-        f"the ids of {those(numbers)} of {spec.name} cannot be found ({catalog.why}), so it stays "
-        "at_least_once. Restore output or source; or run it at_least_once until "
+        f"the ids of {batch_list(numbers)} of {spec.name} cannot be found ({catalog.why}), so it "
+        "stays at_least_once. Restore output or source; or run it at_least_once until "
         f"{until:%Y-%m-%d %H:%M:%S} UTC, when these ids count no more by the horizon that their "
         "batches were declared with. Output or source of all later batches must stay for "
         f"dedup.horizon, {format_duration(spec.dedup.horizon)}, or exact will miss theirs then",

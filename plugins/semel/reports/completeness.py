@@ -105,7 +105,7 @@ def windows(
         if not YEARS[0] <= day.year < YEARS[1]:
             raise LimitError(f"{day} is no day of records", next="semel windows --help")
     is_complete = of(ledger, spec)
-    last = (is_complete.known or now) - is_complete.delay
+    last = (is_complete.newest_time or now) - is_complete.delay
     if until is not None:
         last = datetime.combine(until, time(), UTC) + timedelta(days=1) - intervals.TICK
     first = datetime.combine(since, time(), UTC) if since else None
@@ -126,7 +126,9 @@ def windows(
         pipeline=spec.name,
         select=spec.source.select,
         declared=spec.window is not None,
-        known=is_complete.known if is_complete.covered is not None else is_complete.event_time,
+        known=(
+            is_complete.event_time if is_complete.covered is None else is_complete.newest_time
+        ),
         windows=found,
         holders=_holders(ledger, spec, {window.state for window in found}),
     )
@@ -231,11 +233,11 @@ def _back(declared: Windows, last: datetime) -> Iterator[Range]:
     """The windows that begin by `last`, newest first."""
     edges = deque([declared.slices.start(last)])
     for _ in range(declared.count):
-        edges.append(declared.slices.after(edges[-1]))
+        edges.append(declared.slices.next_start(edges[-1]))
     while True:
         yield edges[0], edges[-1]
         edges.pop()
-        edges.appendleft(declared.slices.before(edges[0]))
+        edges.appendleft(declared.slices.previous_start(edges[0]))
 
 
 def _scheduled(spec: Spec, first: datetime | None, last: datetime) -> Iterator[Range]:
@@ -266,7 +268,7 @@ def _window(
     if made.state is not WindowState.HOLE:
         return made
     past = (
-        _cells(spec, is_complete.covered, low, min(high, max(is_complete.known, due), now))
+        _cells(spec, is_complete.covered, low, min(high, max(is_complete.newest_time, due), now))
         for low, high in made.missing
     )
     return replace(

@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 
 from semel.archive.marker import Marker, markers, markers_of
 from semel.declare.ddl import ColumnType
-from semel.declare.wording import those
+from semel.declare.wording import batch_list
 from semel.errors import CorruptionError, TerminalError
 from semel.formats.decimals import is_no_decimal
 from semel.formats.output import BOUNDED, columns_in_files, dataset_of
@@ -71,7 +71,7 @@ class Search:
     def told(self) -> Iterator[str]:
         """Sentences about where survivors cannot be seen."""
         if self.gone:
-            yield f"rows of {those(self.gone)} are gone from the sink, as it is to delete them"
+            yield f"rows of {batch_list(self.gone)} are gone from the sink, as it is to delete them"
         for batch, why in self.damaged.items():
             yield f"not all of batch {batch} was searched: {why}"
         if not self.in_output:

@@ -17,7 +17,7 @@ from functools import cached_property
 
 from semel.ledger import Ledger
 from semel.model.batch import Log
-from semel.model.reasons import Said
+from semel.model.reasons import ExplainedEnum
 from semel.pipeline.spec import Spec
 from semel.reports.gaps import Gap, Gaps, gaps_beside
 from semel.reports.gaps import GapReason as GapState
@@ -26,7 +26,7 @@ from semel.sources import SourceItem
 _UNSETTLED = ("unclaimed", "waiting", "refused", "open")
 
 
-class CellState(Said):
+class CellState(ExplainedEnum):
     """A pipeline's progress in one interval, or in all; the worst ones first within each half."""
 
     BROKEN = "broken", "Its file is wrong, and it gets no runs. `semel validate` says why."

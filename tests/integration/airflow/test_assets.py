@@ -334,7 +334,7 @@ def test_a_window_that_is_not_complete_is_not_told(
     assert of_windows(told) == [] and told.stored[0].extra["windows"] == []
     next_day = tuple(moment.replace(day=moment.day + 1) for moment in DAY)
     task = PlanOperator(task_id="plan", pipeline=spec.name, outlets=outlets)
-    task._pass_over = lambda context, text: text
+    task._skip_others = lambda context, text: text
     told.run(task, ledger, spec, run_id="scheduled__2", day=next_day)
     assert of_windows(told) == [[FIRST]]
 
@@ -397,7 +397,7 @@ def test_a_sensor_waits_for_a_window(
         wrong = SemelWindowSensor(task_id="w", pipeline=spec.name, start=start, end=end)
         with pytest.raises(TerminalError):
             wrong.act(ledger, spec, {})
-    with pytest.raises(TerminalError, match="waits for no window"):
+    with pytest.raises(TerminalError, match="has no window to wait for"):
         SemelWindowSensor(task_id="w", pipeline=spec.name).act(ledger, spec, {})
     with pytest.raises(ValueError, match="both start and end"):
         SemelWindowSensor(task_id="w", pipeline=spec.name, start="2026-01-01")

@@ -29,7 +29,7 @@ from fixtures.postgres.server import database, lose
 from fixtures.postgres.warehouse import TABLE, UPSERT, Warehouse
 from fixtures.spark.local import LocalEngine
 from semel import failpoints
-from semel.airflow import told
+from semel.airflow import task_failure
 from semel.archive import layout, write_marker
 from semel.errors import SemelError
 from semel.finalize import finalize
@@ -189,8 +189,8 @@ def step_of_a_task(verb: Callable[[], object], spec: Spec, task: str, batch: int
         "ti": SimpleNamespace(try_number=1, max_tries=0),
         "task": SimpleNamespace(task_id=task),
     }
-    doing = told.doing(context, spec.name, batch, raised.value)
-    told.failed(SimpleNamespace(error=log.append), raised.value, doing)
+    doing = task_failure.retry_steps(context, spec.name, batch, raised.value)
+    task_failure.log_failure(SimpleNamespace(error=log.append), raised.value, doing)
     return log[-1].removeprefix("next: ")
 
 

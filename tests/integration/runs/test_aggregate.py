@@ -540,7 +540,7 @@ def test_columns_of_transforms_are_checked(
         ({"columns": {"x": "sum(user)"}}, "user is string"),
         ({"columns": {"x": "sum(gone)"}}, "'gone' is not a column"),
         ({"columns": {"x": "avg(n)"}}, "is not one of"),
-        ({"columns": {"x": "sum()"}}, "names no column"),
+        ({"columns": {"x": "sum()"}}, "needs a column"),
         ({"columns": {}}, "columns"),
         ({"columns": {"user": "count()"}}, "'user' twice"),
         ({"columns": {"final": "count()"}}, "'final' twice"),
@@ -705,7 +705,7 @@ def test_a_view_of_the_name_of_semels_own_is_refused(
     bench: Workbench, table: Warehouse, name: str
 ) -> None:
     """Its view would take the place of a table that semel needs."""
-    with pytest.raises(TerminalError, match=f"semel keeps its own notes in .*{name}; write to"):
+    with pytest.raises(TerminalError, match=f"semel keeps its notes in .*{name}; declare"):
         counting(bench, sink={**TABLE, "table": name})
 
 

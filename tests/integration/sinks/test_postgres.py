@@ -254,7 +254,7 @@ def test_a_batch_lands_where_it_was_planned(
     batch = committed(ledger, spec, "r1")
     other = table.dsn.rpartition("/")[0] + "/nowhere"
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", other)
-    with pytest.raises(StateError, match="put the declaration or the connection back"):
+    with pytest.raises(StateError, match="Put the declaration or the connection back"):
         finalize(ledger, spec, batch)
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", table.dsn)
     finalize(ledger, spec, batch)

@@ -198,7 +198,7 @@ def test_what_a_vacuum_would_take_is_kept_apart(bench: Workbench) -> None:
     delta = {"type": "delta", "table": "out/table"}
     with pytest.raises(SpecError, match="sink.archive.*lies in the sink"):
         bench.spec(sink={**delta, "archive": "out/table/kept"})
-    with pytest.raises(SpecError, match=r"sink.table.*which is kept for archives"):
+    with pytest.raises(SpecError, match=r"sink.table.*which is reserved for archives"):
         bench.spec(sink={**delta, "table": "_semel/table"})
     one = bench.spec("one", sink=delta)
     inside = {

@@ -83,7 +83,7 @@ def test_another_topic_is_no_moved_one(bench: Workbench, ledger: Ledger, outlet:
     other = Outlet(outlet.kafka, outlet.folder).make()
     declared(bench, other)
     bench.write("in/2.jsonl", events(10, 20))
-    with pytest.raises(StateError, match="put the declaration .* back"):
+    with pytest.raises(StateError, match="Put the declaration .* back"):
         run(ledger, declared(bench, other), "r2")
     assert main(["accept", "events", "--moved"]) == 1
     run(ledger, declared(bench, outlet), "r2")

@@ -402,7 +402,7 @@ def test_an_open_batch_holds(bench: Workbench, ledger: Ledger, shell: Shell) -> 
     assert f"held by batch {waits}: it is planned" in shell.runs("semel windows events")
     found = completeness.of(ledger, spec)
     hours = day(3) + timedelta(hours=2), day(3) + timedelta(hours=3)
-    assert found.held(*hours) and found.state(*hours) is WindowState.HELD
+    assert found.is_held(*hours) and found.state(*hours) is WindowState.HELD
     run(ledger, spec, "waits")
     assert event_time(ledger) == 5
     assert completeness.of_batch(ledger, spec, waits)[-1][1] == day(3) + timedelta(hours=5)

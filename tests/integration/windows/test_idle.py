@@ -11,7 +11,7 @@ from fixtures.batches.account import committed, ids, quiet, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.spark.local import LocalEngine
 from semel import limits
-from semel.airflow.told import WIDTH, lines_of
+from semel.airflow.task_failure import WIDTH, wrap_lines
 from semel.commit import commit
 from semel.errors import SourceError
 from semel.ledger import Ledger
@@ -30,7 +30,7 @@ def day(number: int, length: int = 1) -> tuple[datetime, datetime]:
 
 def told(answer: Plan) -> list[str]:
     """The lines of the summary, which all fit a task's log."""
-    lines = lines_of(summary.plan(answer))
+    lines = wrap_lines(summary.plan(answer))
     assert all(len(line) <= WIDTH for line in lines)
     return lines
 
@@ -133,7 +133,7 @@ def test_an_empty_source(bench: Workbench, ledger: Ledger) -> None:
     first = "nothing to do: no file has come for events"
     assert told(plan(ledger, spec, "r1"))[:1] == [first]
     (bench.data / "in" / "_notes.txt").touch()
-    assert lines_of(summary.plan(plan(ledger, spec, "r1"))) == [
+    assert wrap_lines(summary.plan(plan(ledger, spec, "r1"))) == [
         first, "no file matches 'in/*.jsonl'"
     ]  # fmt: skip
     for number in range(5):

@@ -94,7 +94,7 @@ def _outputs(marker: Marker) -> list[Marker]:
             next=AGAIN,
         ) from error
     for one in found:
-        if not one.counts.accounted:
+        if not one.counts.add_up:
             raise CorruptionError(
                 f"the counts in {one.path} do not add up; restore it from a backup", next=AGAIN
             )

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from semel.clients.objects.access import URL, StoreLocation, check_url, location
 from semel.declare.parts import GLOB, Select, Text
-from semel.declare.place import Location, reached
+from semel.declare.place import Location, service
 from semel.formats.table import SOURCES
 from semel.sources import PRIVATE
 from semel.sources.formatted import FormattedSourceSpec
@@ -75,7 +75,7 @@ class ObjectsSourceSpec(FormattedSourceSpec):
 
     def describe(self) -> str:
         """The source in words: its place and format."""
-        where = reached(self.connection, None) if self.connection else "by the machine's role"
+        where = service(self.connection, None) if self.connection else "by the machine's role"
         return f"objects below `{self.url}` ({where}), {self.format}"
 
     def place(self) -> Location:

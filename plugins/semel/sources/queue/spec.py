@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from semel import settings
 from semel.declare.parts import Duration, Model, OnRefused, Select, Size, Text, path_problem
-from semel.declare.place import Location, reached
+from semel.declare.place import Location, service
 from semel.model.batch import Log
 from semel.sources import ReceiveResult
 from semel.sources.messages import CONNECTION, MessagesSpec, Problem
@@ -274,7 +274,7 @@ class NatsSourceSpec(QueueSourceSpec):
     def describe(self) -> str:
         """Stream, consumer and servers."""
         return (
-            f"the stream `{self.stream}` of {reached(self.connection, self.servers)}, by its "
+            f"the stream `{self.stream}` of {service(self.connection, self.servers)}, by its "
             f"consumer `{self.consumer}`, {self.value}"
         )
 
