@@ -1,4 +1,4 @@
-"""Ownership checks: refuse a sink that holds output of another pipeline or ledger."""
+"""Ownership checks: refuse a sink that has output of another pipeline or ledger."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -18,67 +18,67 @@ from semel.sinks import Notes, NotesQuery, RemoteSink, Sink, held
 from semel.sinks.held import Differences, KnownBatch, MarkerVerdict
 
 NOTES_HELD = 200
-"""Newest batches to check a target against before each batch: a restored older table lacks these
-first. Adopt, audit, check and `accept --moved` check all batches."""
+"""How many of the newest batches semel compares with a target before each batch: a restored older
+table lacks these first. Adopt, audit, check and `accept --moved` compare all batches."""
 
 
 # Keeps D1.
-def refuse_traces(spec: Spec, sink: Sink, kept: Path) -> None:
-    """TerminalError: the sink of a new pipeline holds something from earlier batches."""
-    found = traces.first(spec.sink_path(), kept, spec)
-    if not found and (notes := sink.notes()) and (notes.batch_notes or notes.damaged):
+def refuse_traces(spec: Spec, sink: Sink, archive: Path) -> None:
+    """Raise TerminalError if the sink of a new pipeline has traces of earlier batches."""
+    trace = traces.first(spec.sink_path(), archive, spec)
+    if not trace and (notes := sink.notes()) and (notes.batch_notes or notes.damaged):
         notes.check()
         held.refuse_foreign(
             sink.address, spec.name, (n for n in notes.batch_notes if n.pipeline != spec.name)
         )
-        found = f"rows of batch {max(note.batch_id for note in notes.batch_notes)}"
-    if found:
+        trace = f"rows of batch {max(note.batch_id for note in notes.batch_notes)}"
+    if trace:
         raise TerminalError(
-            f"the sink {sink.address} holds {found}, and this ledger knows no pipeline "
-            f"{spec.name!r}: its records would be written there again. Adopt what is there, or "
-            "give the pipeline an empty sink",
+            f"{sink.address}: this sink has {trace}, but this ledger has no pipeline "
+            f"{spec.name!r}. A run would write the same records there again, so nothing was "
+            "written. Adopt the batches in the sink, or declare an empty sink",
             next=f"semel adopt {spec.name}",
         )
 
 
 # Keeps D1.
 def refuse_foreign_markers(
-    connection: sa.Connection, pipeline_id: int, name: str, sink: Path | None, kept: Path
+    connection: sa.Connection, pipeline_id: int, name: str, sink: Path | None, archive: Path
 ) -> None:
-    """TerminalError: the sink that a pipeline moves to holds markers of other batches."""
-    foreign = not_of(connection, pipeline_id, name, markers_in(sink, kept))
+    """Raise TerminalError if a pipeline's new sink has markers of other batches."""
+    foreign = not_of(connection, pipeline_id, name, markers_in(sink, archive))
     if foreign:
-        shown = ", ".join(f"{m.batch_id} of {m.pipeline!r}" for m in foreign[:3])
+        examples = ", ".join(f"batch {m.batch_id} of {m.pipeline!r}" for m in foreign[:3])
         raise TerminalError(
-            f"{kept} holds markers of batches that {name!r} does not have in this ledger "
-            f"(batch {shown}); move the pipeline's own sink and archive there first, or give it an "
-            "empty sink"
+            f"{archive}: this archive has markers of batches that pipeline {name!r} does not have in "
+            f"this ledger ({examples}). Nothing was written. Move the pipeline's present sink and "
+            "archive there first, or declare an empty sink"
         )
 
 
 def not_of(
-    connection: sa.Connection, pipeline_id: int, name: str, found: list[Marker]
+    connection: sa.Connection, pipeline_id: int, name: str, markers: list[Marker]
 ) -> list[Marker]:
-    """The markers that match no committed batch of this pipeline in this ledger.
+    """The markers that do not match a committed batch of this pipeline in this ledger.
 
-    A replayed batch's marker must match two: the batch itself, and its newest replay.
+    The marker of a replayed batch must match both the batch and its newest replay.
     """
-    known = {
+    committed = {
         (r["batch_id"], r["fence"], r["commit_seq"])
         for r in rows(connection, "batch", "committed", pipeline_id=pipeline_id)
     }
 
     def is_known(m: Marker) -> bool:
-        made = m.replay is None or (m.replay.batch_id, m.replay.fence, None) in known
-        return made and (m.batch_id, m.fence, m.commit_seq) in known
+        is_replay_known = m.replay is None or (m.replay.batch_id, m.replay.fence, None) in committed
+        return is_replay_known and (m.batch_id, m.fence, m.commit_seq) in committed
 
-    return [m for m in found if m.pipeline != name or not is_known(m)]
+    return [m for m in markers if m.pipeline != name or not is_known(m)]
 
 
 def known_batches(
     connection: sa.Connection, pipeline: Pipeline, *, every: bool = False
 ) -> list[KnownBatch]:
-    """The batches that the ledger expects in a pipeline's target: the newest, or `every` one."""
+    """The batches that the ledger expects in a pipeline's target: the newest, or all if `every`."""
     newest = None if every else NOTES_HELD
     values = {"pipeline_id": pipeline.pipeline_id, "newest": newest}
     return [
@@ -98,28 +98,28 @@ def known_batches(
 
 
 def by_markers(markers: Iterable[Marker]) -> list[KnownBatch]:
-    """The batches of these markers, with the generations that were replaced.
+    """The batches that markers describe, with all replaced generations.
 
-    CorruptionError: a marker that was kept aside is gone or damaged.
+    Raises CorruptionError if the copy of a replaced marker is missing or damaged.
     """
-    found = []
+    batches = []
     for newest in markers:
         for marker in generations(newest):
-            left = sum(file.records for file in marker.of_kind(Kind.DATA))
-            found.append(
+            rows_left = sum(file.records for file in marker.of_kind(Kind.DATA))
+            batches.append(
                 KnownBatch(
                     batch_id=marker.made_by,
                     root=marker.batch_id,
                     commit_seq=marker.commit_seq,
                     fence=marker.replay.fence if marker.replay else marker.fence,
-                    rows=left + marker.erased_rows,
-                    rows_left=left,
+                    rows=rows_left + marker.erased_rows,
+                    rows_left=rows_left,
                     verdict=MarkerVerdict.LISTED
-                    if marker is newest and left
+                    if marker is newest and rows_left
                     else MarkerVerdict.POSSIBLE,
                 )
             )
-    return found
+    return batches
 
 
 # Keeps H2.
@@ -132,94 +132,95 @@ def check_held(
     *,
     replay: bool = False,
 ) -> None:
-    """TerminalError: the target does not hold what the ledger's finalized batches published.
+    """Raise TerminalError if the target lacks rows that the ledger's finalized batches published.
 
-    `known`: the ledger's batches, read before this call: all of them; or the newest, with `staged`,
-    the folder of an attempt's data files. A `replay` may publish what is missing.
+    `known`: the ledger's batches, read before this call. With `staged`, the folder of an attempt's
+    data files, they are the newest ones, otherwise all. A `replay` may publish missing rows.
     """
-    kept, count = Path(pipeline.archive_path), NOTES_HELD if staged else None
-    listed = [one for one in known if one.verdict is MarkerVerdict.LISTED]
-    has = max(listed, key=attrgetter("finalized_at")).batch_id if listed else None
-    newest = staged and NotesQuery(pipeline.name, count, staged, has)
-    there, notes = traces.markers(kept), sink.notes(newest)
+    archive, count = Path(pipeline.archive_path), NOTES_HELD if staged else None
+    listed = [batch for batch in known if batch.verdict is MarkerVerdict.LISTED]
+    newest_listed = max(listed, key=attrgetter("finalized_at")).batch_id if listed else None
+    newest = staged and NotesQuery(pipeline.name, count, staged, newest_listed)
+    marked, notes = traces.markers(archive), sink.notes(newest)
     if notes is not None and newest is None:
         notes.check()
-    found = _differences(pipeline, known, notes, count)
-    lacking = {one.root for one in known if one.finalized_at} - there
-    unknown = _unknown(known, there, count)
-    if unknown or found.strays or found.conflicting:  # Some may have landed since the read.
+    differences = _differences(pipeline, known, notes, count)
+    lacking = {batch.root for batch in known if batch.finalized_at} - marked
+    unknown = _unknown(known, marked, count)
+    if unknown or differences.strays or differences.conflicting:  # A batch may have landed since the query.
         with ledger.transaction() as connection:
             known = known_batches(connection, pipeline, every=staged is None)
         later = _differences(pipeline, known, notes, count)
-        found = replace(found, strays=later.strays, conflicting=later.conflicting)
-        unknown = _unknown(known, there, count)
-    _check_markers(pipeline, lacking, unknown, kept)
+        differences = replace(differences, strays=later.strays, conflicting=later.conflicting)
+        unknown = _unknown(known, marked, count)
+    _check_markers(pipeline, lacking, unknown, archive)
     if notes is None:
         return
     if replay or not notes.complete:
-        found = replace(found, missing=())
-    held.refuse_differences(sink, pipeline.name, layout.markers(kept), found)
+        differences = replace(differences, missing=())
+    held.refuse_differences(sink, pipeline.name, layout.markers(archive), differences)
 
 
 def _differences(
     pipeline: Pipeline, known: list[KnownBatch], notes: Notes | None, count: int | None
 ) -> Differences:
-    """Compare only the batch numbers that both sides were asked for."""
+    """Compare the batch numbers that both queries, to the ledger and to the target, cover."""
     if notes is None:
         return Differences()
-    own = [note.batch_id for note in notes.batch_notes if note.pipeline == pipeline.name]
-    first = max(_first([one.batch_id for one in known], count), _first(own, count))
+    noted = [note.batch_id for note in notes.batch_notes if note.pipeline == pipeline.name]
+    first = max(_first([batch.batch_id for batch in known], count), _first(noted, count))
     return held.compare(
         pipeline.name,
         pipeline.ledger,
-        (one for one in known if one.batch_id >= first),
+        (batch for batch in known if batch.batch_id >= first),
         (n for n in notes.batch_notes if n.batch_id >= first or n.pipeline != pipeline.name),
     )
 
 
-def _first(asked: list[int], count: int | None) -> int:
-    """The first batch number from which on a query for the newest is complete."""
-    return min(asked) if count is not None and len(asked) >= count else 0
+def _first(numbers: list[int], count: int | None) -> int:
+    """The lowest batch number from which on a query for the newest `count` batches is complete."""
+    return min(numbers) if count is not None and len(numbers) >= count else 0
 
 
-def _unknown(known: list[KnownBatch], there: set[int], count: int | None) -> set[int]:
-    first = _first([one.batch_id for one in known], count)
-    return {number for number in there if number >= first} - {one.root for one in known}
+def _unknown(known: list[KnownBatch], marked: set[int], count: int | None) -> set[int]:
+    first = _first([batch.batch_id for batch in known], count)
+    return {number for number in marked if number >= first} - {batch.root for batch in known}
 
 
 def _check_markers(
-    pipeline: Pipeline, lacking: set[int], unknown: set[int], kept: Path
+    pipeline: Pipeline, lacking: set[int], unknown: set[int], archive: Path
 ) -> None:
-    """TerminalError: the archive's markers are not those of the ledger's finalized batches."""
+    """Raise TerminalError if the archive's markers differ from the ledger's finalized batches."""
     if lacking:
         raise TerminalError(
-            f"{layout.markers(kept)} lacks the markers of {held.batches_text(lacking)}, which are "
-            "finalized: it was restored to an earlier time, or emptied. Nothing was written. "
-            "Restore sink and archive; or treat the ledger as lost: what they lack is read again "
-            "(docs/operations.md)"
+            f"{layout.markers(archive)}: the markers of {held.batches_text(lacking)} are missing, "
+            "though these are finalized. The archive was emptied or restored from an older backup. "
+            "Nothing was written. Restore sink and archive, or treat the ledger as lost and read "
+            "the missing records again (docs/operations.md)"
         )
     refuse_unknown(pipeline, unknown)
 
 
 def refuse_unknown(pipeline: Pipeline, unknown: Collection[int]) -> None:
-    """TerminalError: the archive has markers of these batches, which the ledger does not have."""
+    """Raise TerminalError if the archive has markers of batches that the ledger does not have."""
     if unknown:
         raise TerminalError(
-            f"{layout.markers(Path(pipeline.archive_path))} has markers of "
-            f"{held.batches_text(unknown)}, which are none of "
-            f"{pipeline.name!r} here: another ledger works with this sink, or a backup has brought "
-            "them back. Nothing was written. Move these markers aside, and their files"
+            f"{layout.markers(Path(pipeline.archive_path))}: the markers of "
+            f"{held.batches_text(unknown)} are not of {pipeline.name!r} in this ledger. Another "
+            "ledger writes to this sink, or a backup restored them. Nothing was written. Stop the "
+            "other ledger, and move these markers and their files out of the archive"
         )
 
 
 # Keeps H2.
 def check_markers(spec: Spec, sink: RemoteSink) -> None:
-    """TerminalError: a target lacks what a pipeline's markers list, or holds another's rows.
+    """Raise TerminalError if a target lacks rows that markers list, or has foreign rows.
 
-    Rows that no marker lists may be in progress: the ledger is not asked.
+    Rows without a marker are no error, because a batch may be in progress. This does not query the
+    ledger.
     """
-    kept = layout.of(spec)
+    archive = layout.of(spec)
     notes = sink.notes()
     notes.check()
-    found = held.compare(spec.name, None, by_markers(markers_in(None, kept)), notes.batch_notes)
-    held.refuse_differences(sink, spec.name, layout.markers(kept), replace(found, strays=()))
+    differences = held.compare(spec.name, None, by_markers(markers_in(None, archive)), notes.batch_notes)
+    held.refuse_differences(sink, spec.name, layout.markers(archive), replace(differences, strays=()))

@@ -1,9 +1,9 @@
-"""erased: record, when a person says so, that data of finalized batches are gone on purpose.
+"""erased: record that a person erased data of finalized batches on purpose.
 
-How it works: semel counts what is left of each batch, and compares the sum of what is missing with
-the number that the person names. Then it puts each batch's marker in its place again: with the
-files as they are now, and with who has erased how much, when and why. The ledger keeps the same.
-It deletes nothing, and takes no such word back.
+How it works: semel counts the present rows and records of each batch, and compares the number of
+missing ones with the number that the person gives. Then it rewrites each batch's marker: with the
+files as they are now, and with who erased how much, when and why. The ledger records the same.
+It deletes nothing, and cannot undo such a record.
 """
 
 from contextlib import suppress
@@ -30,19 +30,19 @@ from semel.storage import checksum
 
 @dataclass(frozen=True, kw_only=True)
 class Missing:
-    """What a batch lacks: rows of its output, and records of its files in the archive."""
+    """The numbers of missing rows of a batch's output, and of records of its files in the archive."""
 
     batch_id: int
     rows: int
     records: int
 
     def __str__(self) -> str:
-        return f"batch {self.batch_id}: {self.rows} rows and {self.records} records of the archive"
+        return f"batch {self.batch_id}: {self.rows} rows and {self.records} records in the archive"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _MarkerFiles:
-    """A batch's marker, and what is there of each file that it lists. None: nothing."""
+    """A batch's marker, and each file that it lists as it is now. None if the file is missing."""
 
     text: bytes
     marker: Marker
@@ -60,26 +60,27 @@ class _MarkerFiles:
 def accept_erased(
     ledger: Ledger, spec: Spec, batches: tuple[int, int], *, lacking: int, why: str
 ) -> list[Missing]:
-    """Record that data of some batches, first to last, were erased.
+    """Record that a person erased data of the batches from first to last.
 
-    `lacking`: how many rows and records of the archive that are, in all. Empty: it was recorded
-    before. TerminalError: another number is missing. StateError: a batch is not finalized, or is
-    being replayed. A pipeline that the ledger does not have yet is adopted later.
+    `lacking`: the number of erased output rows and archived records together. Returns an empty list
+    if this is already recorded. Raises TerminalError if another number is missing, StateError if a
+    batch is not finalized or is being replayed. If the ledger does not have the pipeline, which
+    adopt will take over, this writes only the markers.
     """
     first, last = batches
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
-    kept = Path(pipeline.archive_path) if pipeline else layout.of(spec)
-    numbers = [n for n in sorted(traces.markers(kept)) if first <= n <= last]
+    archive = Path(pipeline.archive_path) if pipeline else layout.of(spec)
+    numbers = [n for n in sorted(traces.markers(archive)) if first <= n <= last]
     with open_sinks(spec) as sink_of:
-        looks = []
+        all_files = []
         for number in numbers:
-            path = layout.marker(kept, number)
+            path = layout.marker(archive, number)
             marker = parse_marker(text := path.read_bytes(), path, spec.sink_path())
             sink = None if marker.sink else sink_of(marker.spec)
-            looks.append(_MarkerFiles(text=text, marker=marker, there=_there(text, marker, sink)))
-    found = [look for look in looks if look.missing.rows or look.missing.records]
-    _check_number(spec, looks, found, lacking)
+            all_files.append(_MarkerFiles(text=text, marker=marker, there=_there(text, marker, sink)))
+    reduced = [files for files in all_files if files.missing.rows or files.missing.records]
+    _check_number(spec, all_files, reduced, lacking)
     at, by = datetime.now(UTC).isoformat(), who()
     with ledger.transaction() as connection:
         if pipeline:
@@ -88,83 +89,93 @@ def accept_erased(
             free = {r["batch_id"] for r in rows(connection, "accept", "erasable", **values)}
             if busy := [number for number in numbers if number not in free]:
                 raise StateError(
-                    f"batch {busy[0]} is not finalized, or is being replayed; let that finish",
+                    f"batch {busy[0]}: it is not finalized, or a replay of it is in progress. "
+                    "Nothing was recorded. Let that finish",
                     next=f"semel batches {spec.name}",
                 )
-        for look in found:
-            _write(look, at, by, why)
+        for files in reduced:
+            _write(files, at, by, why)
         if pipeline:
-            erase(connection, [read_marker(look.marker.path, None) for look in looks])
+            erase(connection, [read_marker(files.marker.path, None) for files in all_files])
         failpoints.point("erase.before_write")
     failpoints.point("erase.after_write")
-    return [look.missing for look in found]
+    return [files.missing for files in reduced]
 
 
 def _check_number(
-    spec: Spec, looks: list[_MarkerFiles], found: list[_MarkerFiles], lacking: int
+    spec: Spec, all_files: list[_MarkerFiles], reduced: list[_MarkerFiles], lacking: int
 ) -> None:
-    if not found and any(look.marker.erased for look in looks):
+    if not reduced and any(files.marker.erased for files in all_files):
         return
-    total = sum(look.missing.rows + look.missing.records for look in found)
+    total = sum(files.missing.rows + files.missing.records for files in reduced)
     if total != lacking:
-        shown = some_of([str(look.missing) for look in found]) or "nothing"
+        details = some_of([str(files.missing) for files in reduced]) or "nothing"
         raise TerminalError(
-            f"{total} rows and records are missing ({shown}), and --rows says {lacking}. Nothing "
-            "was recorded. If all of these were erased on purpose, name their number",
+            f"{total} rows and records are missing ({details}), but --rows is {lacking}. Nothing "
+            "was recorded. If you erased all of them on purpose, give their number",
             next=f"semel audit {spec.name}",
         )
 
 
-def _write(look: _MarkerFiles, at: str, by: str, why: str) -> None:
-    """Put a batch's marker in its place, with what is there now, and with one more word."""
-    path, plain, lacks = look.marker.path, parsed(look.text), look.missing
-    if path.read_bytes() != look.text:
-        raise RetryableError(f"the marker {path} was changed meanwhile; run this again")
-    pairs = zip(plain["files"], look.there, strict=True)
-    plain["files"] = [{**listed, **asdict(now)} for listed, now in pairs if now]
-    word = Erased(at=at, by=by, why=why, rows=lacks.rows, records=lacks.records)
-    plain["erased"] = [*plain.get("erased", ()), asdict(word)]
+def _write(files: _MarkerFiles, at: str, by: str, why: str) -> None:
+    """Rewrite a batch's marker, with the files as they are now and with this erasure."""
+    path, plain, missing = files.marker.path, parsed(files.text), files.missing
+    if path.read_bytes() != files.text:
+        raise RetryableError(
+            f"{path}: another process changed this marker meanwhile. Run this again"
+        )
+    pairs = zip(plain["files"], files.there, strict=True)
+    plain["files"] = [{**listed, **asdict(file)} for listed, file in pairs if file]
+    erasure = Erased(at=at, by=by, why=why, rows=missing.rows, records=missing.records)
+    plain["erased"] = [*plain.get("erased", ()), asdict(erasure)]
     write_marker.erase(path, plain)
 
 
 def _there(text: bytes, marker: Marker, sink: Sink | None) -> list[MarkedFile | None]:
-    """What is there of each file that a marker lists: of a table, only the sum of rows counts."""
-    left = _rows_left(marker, sink) if sink else 0
-    there: list[MarkedFile | None] = []
-    for file in marker.files[: len(parsed(text)["files"])]:  # Behind them: what exact has made.
+    """Each file that a marker lists, as it is now. None if the file is missing.
+
+    A table has no files, so this distributes the number of its present rows over them.
+    """
+    rows_left = _rows_left(marker, sink) if sink else 0
+    files: list[MarkedFile | None] = []
+    for file in marker.files[: len(parsed(text)["files"])]:  # Ids files that exact added come last.
         if file.kind is Kind.CLAIMS:
-            there.append(file)
+            files.append(file)
         elif file.kind is Kind.DATA and sink:
-            there.append(replace(file, records=min(file.records, left)))
-            left -= there[-1].records
+            files.append(replace(file, records=min(file.records, rows_left)))
+            rows_left -= files[-1].records
         else:
-            there.append(_now(marker, file))
-    if left:
+            files.append(_now(marker, file))
+    if rows_left:
         raise CorruptionError(
-            f"{sink.address} has {left} rows of batch {marker.batch_id} more than were put in",
+            f"{sink.address}: it has {rows_left} more rows of batch {marker.batch_id} than semel wrote. "
+            "Nothing was recorded. Run the audit to compare them",
             next=f"semel audit {marker.pipeline}",
         )
-    return there
+    return files
 
 
 def _rows_left(marker: Marker, sink: Sink) -> int:
     if not sink.erasable:
         raise TerminalError(
-            f"nothing is to be said of {sink.address}: a topic deletes by its own rules, and a "
-            "replay replaces objects, by transforms that leave the erased records out",
+            f"{sink.address}: --erased does not apply to this sink. A topic deletes by its own "
+            "rules, and from objects a replay removes records, by a transform that drops them",
             next=f"semel audit {marker.pipeline}",
         )
-    found = 0
+    count = 0
     if marker.spec.sink.replaces_rows:  # A later batch may have replaced any number of them.
         return sum(file.records for file in marker.of_kind(Kind.DATA))
     with suppress(MiscountError):
         for table in sink.rows(marker):
-            found += table.num_rows
-    return found
+            count += table.num_rows
+    return count
 
 
 def _now(marker: Marker, file: MarkedFile) -> MarkedFile | None:
-    """What is there of a listed file. CorruptionError: it has as many records as before."""
+    """A listed file as it is now. Returns None if it is missing.
+
+    Raises CorruptionError if the file has changed without losing records.
+    """
     path = marker.path_of(file)
     try:
         if marker.is_whole(file):
@@ -172,11 +183,11 @@ def _now(marker: Marker, file: MarkedFile) -> MarkedFile | None:
     except FileNotFoundError:
         return None
     form = marker.spec.sink.format if file.kind is Kind.DATA else "parquet"
-    found = sink_format(form).code().rows(path)
-    if found >= file.records:
+    count = sink_format(form).code().rows(path)
+    if count >= file.records:
         raise CorruptionError(
-            f"{path} was changed, and has {found} records of {file.records}: none was erased. "
-            "Restore it from a backup",
+            f"{path}: this file has changed, but no record of it is missing ({count} of "
+            f"{file.records}). Nothing was recorded. Restore it from a backup",
             next=f"semel audit {marker.pipeline}",
         )
-    return replace(file, records=found, bytes=path.stat().st_size, checksum=checksum(path))
+    return replace(file, records=count, bytes=path.stat().st_size, checksum=checksum(path))

@@ -12,66 +12,66 @@ from semel.sinks import BatchNote, Notes, RemoteSink, held
 
 # Keeps D10, H2.
 def check_landed(
-    spec: Spec, sink: RemoteSink, kept: Path, found: list[Marker], notes: Notes | None
+    spec: Spec, sink: RemoteSink, archive: Path, markers: list[Marker], notes: Notes | None
 ) -> str | None:
-    """The ledger named in a target's notes, as in `Pipeline.ledger`. None: unknown.
+    """The ledger in a target's notes, as in `Pipeline.ledger`. Returns None if unknown.
 
-    TerminalError: rows are missing, or are another pipeline's, or would stand beside those of the
-    batch that reads their records again. For rows replaced since, the marker is kept aside and the
-    rows are gone.
+    Raises TerminalError if rows are missing or another pipeline's, or if they would duplicate those
+    of a batch that reads their records again. The rows of replaced outputs need not exist.
     """
     if notes is None:
         return None
-    differ = held.compare(spec.name, None, owned.by_markers(found), notes.batch_notes)
+    differ = held.compare(spec.name, None, owned.by_markers(markers), notes.batch_notes)
     ledgers = {n.ledger for n in notes.batch_notes if n.pipeline == spec.name and n.ledger}
     if len(ledgers) > 1:
         held.refuse_foreign(sink.address, spec.name, (n for n in notes.batch_notes if n.ledger))
     if not (differ.foreign or differ.conflicting):
-        _refuse_strays(spec, sink, kept, found, differ.strays)
+        _refuse_strays(spec, sink, archive, markers, differ.strays)
         if differ.missing:
-            raise _missing(sink, spec.name, kept, differ.missing)
-    held.refuse_differences(sink, spec.name, layout.markers(kept), differ)
+            raise _missing(sink, spec.name, archive, differ.missing)
+    held.refuse_differences(sink, spec.name, layout.markers(archive), differ)
     return next(iter(ledgers), None)
 
 
 def _missing(
-    sink: RemoteSink, pipeline: str, kept: Path, missing: tuple[held.KnownBatch, ...]
+    sink: RemoteSink, pipeline: str, archive: Path, missing: tuple[held.KnownBatch, ...]
 ) -> TerminalError:
-    """The error for missing rows: once adopted, their records would never be read again."""
+    """The error for missing rows, whose records no run would read again after adopt."""
     roots = sorted({one.root for one in missing})
-    first = layout.marker(kept, roots[0])
+    first = layout.marker(archive, roots[0])
     return TerminalError(
-        f"{sink.address} has no note of {held.batches_text(roots)}, whose markers are in "
-        f"{layout.markers(kept)}. The target was restored to an earlier time or moved. Adopted "
-        "now, the rows would be missing for ever. Restore it with its notes"
-        f"{held.erasure_step(sink, pipeline, missing)}. If the rows are lost, move the markers of "
-        f"these batches out of the archive ({first}, ...), and the next run reads their records "
-        f"again. {READ_AGAIN}",
+        f"{sink.address}: it has no note of {held.batches_text(roots)}, but the archive has their "
+        f"markers ({layout.markers(archive)}). The target was moved, or restored from an older "
+        "backup. Nothing was adopted, because no run would write the missing rows. Restore the "
+        f"target with its notes{held.erasure_step(sink, pipeline, missing)}. If the rows are lost, "
+        f"move the markers of these batches ({first}, ...) out of the archive, and the next run "
+        f"reads their records again. {READ_AGAIN}",
         next=AGAIN,
     )
 
 
 def _refuse_strays(
-    spec: Spec, sink: RemoteSink, kept: Path, found: list[Marker], strays: tuple[BatchNote, ...]
+    spec: Spec, sink: RemoteSink, archive: Path, markers: list[Marker], strays: tuple[BatchNote, ...]
 ) -> None:
-    made_by = {marker.commit_seq: marker for marker in found}
+    made_by = {marker.commit_seq: marker for marker in markers}
     replays = [note for note in strays if note.commit_seq in made_by]
     if replays:
         number, marker = replays[0].batch_id, made_by[replays[0].commit_seq]
         root, maker = marker.batch_id, marker.made_by
         raise TerminalError(
-            f"{sink.address} has rows of batch {number}, which replaced those of batch {root} just "
-            f"before the ledger was lost, and no marker in {kept} lists them. Let them be batch "
-            f"{maker}'s (UPDATE, SET _semel_batch = {maker} WHERE _semel_batch = {number}), delete "
-            f"batch {number}'s row in semel_batch, and run this again; after that `semel replay "
-            f"{spec.name} --batches {root}` makes them what its marker will say",
+            f"{sink.address}: just before the ledger was lost, the rows of batch {number} replaced "
+            f"those of batch {root}, and no marker in {archive} lists them. Nothing was adopted. "
+            f"1. UPDATE the table: SET _semel_batch = {maker} WHERE _semel_batch = {number}. "
+            f"2. Delete the row of batch {number} in semel_batch. 3. Run this again. "
+            f"4. Write the rows again by `semel replay {spec.name} --batches {root}`",
             next=AGAIN,
         )
     if strays:
         numbers = sorted(note.batch_id for note in strays)
         raise TerminalError(
-            f"{sink.address} has rows of {held.batches_text(numbers)}, which no marker in {kept} "
-            "lists: they landed just before the ledger was lost, and their records will be read again. "
+            f"{sink.address}: it has rows of {held.batches_text(numbers)}, which landed just before "
+            f"the ledger was lost, and no marker in {archive} lists them. Nothing was adopted, "
+            "because the next run writes the same records again. "
             f"{sink.describe_removal(numbers)}; then run this again",
             next=AGAIN,
         )
