@@ -73,12 +73,12 @@ def spec(bench: Workbench) -> Spec:
 
 def claims_of(spec: Spec) -> Path:
     """The file of the one batch's claims."""
-    [kept] = (layout.of(spec) / "claims").glob("b*")
+    [kept] = (layout.archive_folder(spec) / "claims").glob("b*")
     return kept
 
 
 def marker_path(spec: Spec, batch_id: int = 1) -> Path:
-    return layout.of(spec) / "markers" / f"b{batch_id:08d}.json"
+    return layout.archive_folder(spec) / "markers" / f"b{batch_id:08d}.json"
 
 
 # Attacks L6.

@@ -673,7 +673,7 @@ OF_SECONDS: dict[str, Removal] = {
         gives("sinks.postgres.batch_notes:refuse_other_owners"),
     ),
     "a marker is missed by what was read before it": code(
-        "archive.owned:check_held",
+        "archive.owned:check_target",
         "_check_markers(pipeline, lacking,",
         new="_check_markers(pipeline, {one.root for one in known if one.finalized_at} - there,",
     ),
@@ -706,7 +706,7 @@ OF_MINUTES: dict[str, Removal] = {
         other("commit:_try", retiring_commit),
     ),
     "the marker that is replaced is the one before":
-        code("archive.write_marker:_there", "marker.generation < batch.generation - 1"),
+        code("archive.write_marker:_current_marker", "marker.generation < batch.generation - 1"),
     "a marker is kept before it is replaced": gives("archive.write_marker:_keep_aside"),
     # It is taken as it is.
     "what another finalizer kept is made durable":
@@ -720,7 +720,7 @@ OF_MINUTES: dict[str, Removal] = {
         "os.rename(made, path)", new=f"os.link(made, {ASIDE}){POINT}<old>; os.unlink({ASIDE})",
     ),
     "a marker that replaced another is durable before `finalized`":
-        code("archive.write_marker:replace", "sync_folder(path.parent)", new="pass"),
+        code("archive.write_marker:replace_marker", "sync_folder(path.parent)", new="pass"),
     "the folder goes from which the marker came": gives("archive.write_marker:_remove_fence"),
     # A folder into which somebody wrote meanwhile is left.
     "that folder is gone, and not only removed":

@@ -118,7 +118,7 @@ def refuse_other(spec: Spec, roots: list[int], shown: Any, *, next: str) -> None
     """
     from semel.archive import provenance
 
-    now = {"batches": roots, "code": provenance.look(spec).named.digest, "spec": spec.digest()}
+    now = {"batches": roots, "code": provenance.read_code(spec).digests.digest, "spec": spec.digest()}
     told = shown if isinstance(shown, Mapping) else {}
     other = [key for key, value in now.items() if told.get(key) != value]
     if other:

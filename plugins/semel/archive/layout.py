@@ -15,7 +15,7 @@ from semel.pipeline.spec import Spec
 from semel.sinks.spec import ARCHIVES, MARKERS, archive_of
 
 
-def of(spec: Spec) -> Path:
+def archive_folder(spec: Spec) -> Path:
     """A pipeline's archive: the declared one, or its sink's. Raises TerminalError as `archive_of`."""
     if declared := spec.declared_archive():
         return declared
@@ -53,12 +53,12 @@ def marker(archive: Path, batch_id: int) -> Path:
     return markers(archive) / f"b{batch_id:08d}.json"
 
 
-def replaced(archive: Path, batch_id: int, generation: int) -> Path:
+def replaced_marker(archive: Path, batch_id: int, generation: int) -> Path:
     """The copy of a marker that a replay replaced."""
     return archive / "replaced" / f"b{batch_id:08d}-g{generation:04d}.json"
 
 
-def kept(archive: Path, kind: str, batch_id: int, part: int) -> Path:
+def batch_file(archive: Path, kind: str, batch_id: int, part: int) -> Path:
     """The final name of a `decisions`, `dead_letters`, `ids` or `claims` file."""
     return archive / kind / f"b{batch_id:08d}-{part:05d}.parquet"
 
@@ -68,7 +68,7 @@ def ids_list(archive: Path, batch_id: int) -> Path:
     return archive / Kind.IDS / f"b{batch_id:08d}.json"
 
 
-def all_kept(archive: Path, kinds: Iterable[str], batch_id: int) -> dict[str, Path]:
+def verdict_globs(archive: Path, kinds: Iterable[str], batch_id: int) -> dict[str, Path]:
     """Glob patterns of a batch's dead letters and decisions, by kind, to print for a person."""
     verdicts = [kind for kind in (Kind.DEAD_LETTERS, Kind.DECISIONS) if kind in kinds]
     return {str(kind): archive / kind / f"b{batch_id:08d}-*.parquet" for kind in verdicts}

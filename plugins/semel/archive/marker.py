@@ -39,7 +39,7 @@ class Replay:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Admits:
+class MarkedAdmission:
     """An admission: its number, and the batch whose remaining dead letters it judged again."""
 
     batch_id: int
@@ -47,7 +47,7 @@ class Admits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Erased:
+class MarkedErasure:
     """An erasure that a person recorded: rows of a batch's output, and records of its files in the
     archive.
     """
@@ -92,7 +92,7 @@ class Marker:
     files: tuple[MarkedFile, ...]
     generation: int
     replay: Replay | None
-    admits: Admits | None
+    admits: MarkedAdmission | None
     code: CodeDigests | None
     code_digest: str | None
     parser_rules: int
@@ -101,8 +101,8 @@ class Marker:
     times: dict[int | None, tuple[datetime, datetime]]
     complete_to: datetime | None
     exact_from: int | None
-    erased: tuple[Erased, ...] = ()
-    taught: bool = False
+    erased: tuple[MarkedErasure, ...] = ()
+    has_added_ids: bool = False
 
     @property
     def exact(self) -> bool:
@@ -118,7 +118,7 @@ class Marker:
         return sum(erasure.rows for erasure in self.erased)
 
     @property
-    def made_by(self) -> int:
+    def writer_id(self) -> int:
         """The batch that wrote the output: this batch, or its newest replay."""
         return self.replay.batch_id if self.replay else self.batch_id
 
@@ -152,12 +152,12 @@ class Marker:
         return tuple(file for file in self.files if file.kind is kind)
 
     @property
-    def taught_paths(self) -> dict[str, Path]:
+    def added_ids_paths(self) -> dict[str, Path]:
         """Paths of the ids files that exact may add to an at-least-once batch, by listed path."""
         if self.exact or not self.spec.record_id:
             return {}
         shards = range(self.spec.dedup.shards)
-        paths = (layout.kept(self.archive, Kind.IDS, self.batch_id, shard) for shard in shards)
+        paths = (layout.batch_file(self.archive, Kind.IDS, self.batch_id, shard) for shard in shards)
         return {str(path.relative_to(self.archive)): path for path in paths}
 
     @cached_property
@@ -185,7 +185,7 @@ def markers_of(spec: Spec) -> list[Marker]:
 
     Raises CorruptionError if a file there is not a marker.
     """
-    return markers_in(spec.sink_path(), layout.of(spec))
+    return markers_in(spec.sink_path(), layout.archive_folder(spec))
 
 
 def markers(sink_path: str | Path, archive_path: Path | None = None) -> list[Marker]:
@@ -209,11 +209,11 @@ def generations(marker: Marker) -> list[Marker]:
     Raises CorruptionError if the copy of a replaced marker is missing or damaged.
     """
     earlier = range(1, marker.generation)
-    paths = [layout.replaced(marker.archive, marker.batch_id, number) for number in earlier]
+    paths = [layout.replaced_marker(marker.archive, marker.batch_id, number) for number in earlier]
     return [*(read_marker(path, marker.sink) for path in paths), marker]
 
 
-def judged(outputs: Sequence[Marker]) -> Marker:
+def judging_output(outputs: Sequence[Marker]) -> Marker:
     """The output whose verdicts the last of a batch's outputs uses. `outputs`: oldest first.
 
     A replay with the same claims uses the verdicts of the output that it replaced.
@@ -280,7 +280,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         files=tuple(map(_file, plain["files"])),
         generation=int(plain.get("generation", 1)),
         replay=typed(Replay, plain["replay"]) if "replay" in plain else None,
-        admits=typed(Admits, plain["admits"]) if "admits" in plain else None,
+        admits=typed(MarkedAdmission, plain["admits"]) if "admits" in plain else None,
         code=CodeDigests.from_json(plain["code"]) if "code" in plain else None,
         code_digest=plain.get("code_digest"),
         parser_rules=int(plain.get("parser_rules", 1)),
@@ -289,15 +289,15 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         times=dict(map(_time, plain.get("times", ()))),
         complete_to=_complete_to(plain),
         exact_from=plain.get("exact_from", spec.exact_from),
-        erased=tuple(typed(Erased, one) for one in plain.get("erased", ())),
+        erased=tuple(typed(MarkedErasure, one) for one in plain.get("erased", ())),
     )
-    if spec.record_id and not marker.exact and (taught := _taught(marker)) is not None:
+    if spec.record_id and not marker.exact and (taught := _added_ids_files(marker)) is not None:
         marker = replace(marker, files=(*marker.files, *taught), taught=True)
     if ("claims" in plain) == bool(marker.of_kind(Kind.CLAIMS)):
         raise ValueError("it must contain its claims or list a file of the kind `claims`, not both")
     names = [
         layout.marker(Path(), marker.batch_id).name,
-        layout.replaced(Path(), marker.batch_id, marker.generation).name,
+        layout.replaced_marker(Path(), marker.batch_id, marker.generation).name,
     ]
     if path.name not in names:
         raise ValueError(f"its batch_id, {marker.batch_id}, does not match its file name")
@@ -318,7 +318,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
     return marker
 
 
-def _taught(marker: Marker) -> tuple[MarkedFile, ...] | None:
+def _added_ids_files(marker: Marker) -> tuple[MarkedFile, ...] | None:
     """The ids files that exact added to the batch. Returns None without a valid list of them.
 
     A damaged list is no error: output and source have the ids too, and the audit reports a stray.
@@ -327,7 +327,7 @@ def _taught(marker: Marker) -> tuple[MarkedFile, ...] | None:
         listed = parsed(layout.ids_list(marker.archive, marker.batch_id).read_bytes())
         files = tuple(map(_file, listed["files"]))
         paths = {file.path for file in files if file.kind is Kind.IDS}
-        valid = len(paths) == len(files) and paths <= marker.taught_paths.keys()
+        valid = len(paths) == len(files) and paths <= marker.added_ids_paths.keys()
         return files if valid and sum(file.records for file in files) == listed["ids"] else None
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

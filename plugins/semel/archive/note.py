@@ -16,7 +16,7 @@ from semel.storage import make_folder, write_new
 _FORMAT = 1
 
 
-def gaps(seqs: list[int]) -> list[list[int]]:
+def missing_ranges(seqs: list[int]) -> list[list[int]]:
     """The ranges [first, last] that are missing between 1 and the highest of these numbers."""
     ranges, expected = [], 1
     for seq in sorted(seqs):
@@ -27,7 +27,7 @@ def gaps(seqs: list[int]) -> list[list[int]]:
 
 
 # Keeps D6.
-def write(archive: Path, lost: list[list[int]]) -> None:
+def write_note(archive: Path, lost: list[list[int]]) -> None:
     """Write a durable note of the lost commits. Writing the same note again changes nothing."""
     data = json.dumps({"format": _FORMAT, "commits_lost": lost}, sort_keys=True).encode() + b"\n"
     path = layout.adoptions(archive) / f"{xxhash.xxh3_64_hexdigest(data)}.json"
@@ -42,7 +42,7 @@ def write(archive: Path, lost: list[list[int]]) -> None:
             ) from None
 
 
-def read(archive: Path) -> set[int]:
+def read_notes(archive: Path) -> set[int]:
     """All commits that notes list. Raises CorruptionError if a file is not a note."""
     commits: set[int] = set()
     for path in sorted(layout.adoptions(archive).glob("[!.]*")):

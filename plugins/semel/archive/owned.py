@@ -17,7 +17,7 @@ from semel.pipeline.spec import Spec
 from semel.sinks import Notes, NotesQuery, RemoteSink, Sink, held
 from semel.sinks.held import Differences, KnownBatch, MarkerVerdict
 
-NOTES_HELD = 200
+NOTES_COMPARED = 200
 """How many of the newest batches semel compares with a target before each batch: a restored older
 table lacks these first. Adopt, audit, check and `accept --moved` compare all batches."""
 
@@ -25,7 +25,7 @@ table lacks these first. Adopt, audit, check and `accept --moved` compare all ba
 # Keeps D1.
 def refuse_traces(spec: Spec, sink: Sink, archive: Path) -> None:
     """Raise TerminalError if the sink of a new pipeline has traces of earlier batches."""
-    trace = traces.first(spec.sink_path(), archive, spec)
+    trace = traces.describe_trace(spec.sink_path(), archive, spec)
     if not trace and (notes := sink.notes()) and (notes.batch_notes or notes.damaged):
         notes.check()
         held.refuse_foreign(
@@ -46,7 +46,7 @@ def refuse_foreign_markers(
     connection: sa.Connection, pipeline_id: int, name: str, sink: Path | None, archive: Path
 ) -> None:
     """Raise TerminalError if a pipeline's new sink has markers of other batches."""
-    foreign = not_of(connection, pipeline_id, name, markers_in(sink, archive))
+    foreign = unknown_markers(connection, pipeline_id, name, markers_in(sink, archive))
     if foreign:
         examples = ", ".join(f"batch {m.batch_id} of {m.pipeline!r}" for m in foreign[:3])
         raise TerminalError(
@@ -56,7 +56,7 @@ def refuse_foreign_markers(
         )
 
 
-def not_of(
+def unknown_markers(
     connection: sa.Connection, pipeline_id: int, name: str, markers: list[Marker]
 ) -> list[Marker]:
     """The markers that do not match a committed batch of this pipeline in this ledger.
@@ -79,7 +79,7 @@ def known_batches(
     connection: sa.Connection, pipeline: Pipeline, *, every: bool = False
 ) -> list[KnownBatch]:
     """The batches that the ledger expects in a pipeline's target: the newest, or all if `every`."""
-    newest = None if every else NOTES_HELD
+    newest = None if every else NOTES_COMPARED
     values = {"pipeline_id": pipeline.pipeline_id, "newest": newest}
     return [
         KnownBatch(
@@ -97,7 +97,7 @@ def known_batches(
     ]  # fmt: skip
 
 
-def by_markers(markers: Iterable[Marker]) -> list[KnownBatch]:
+def batches_of_markers(markers: Iterable[Marker]) -> list[KnownBatch]:
     """The batches that markers describe, with all replaced generations.
 
     Raises CorruptionError if the copy of a replaced marker is missing or damaged.
@@ -108,7 +108,7 @@ def by_markers(markers: Iterable[Marker]) -> list[KnownBatch]:
             rows_left = sum(file.records for file in marker.of_kind(Kind.DATA))
             batches.append(
                 KnownBatch(
-                    batch_id=marker.made_by,
+                    batch_id=marker.writer_id,
                     root=marker.batch_id,
                     commit_seq=marker.commit_seq,
                     fence=marker.replay.fence if marker.replay else marker.fence,
@@ -123,7 +123,7 @@ def by_markers(markers: Iterable[Marker]) -> list[KnownBatch]:
 
 
 # Keeps H2.
-def check_held(
+def check_target(
     ledger: Ledger,
     pipeline: Pipeline,
     sink: Sink,
@@ -137,11 +137,11 @@ def check_held(
     `known`: the ledger's batches, read before this call. With `staged`, the folder of an attempt's
     data files, they are the newest ones, otherwise all. A `replay` may publish missing rows.
     """
-    archive, count = Path(pipeline.archive_path), NOTES_HELD if staged else None
+    archive, count = Path(pipeline.archive_path), NOTES_COMPARED if staged else None
     listed = [batch for batch in known if batch.verdict is MarkerVerdict.LISTED]
     newest_listed = max(listed, key=attrgetter("finalized_at")).batch_id if listed else None
     newest = staged and NotesQuery(pipeline.name, count, staged, newest_listed)
-    marked, notes = traces.markers(archive), sink.notes(newest)
+    marked, notes = traces.marker_numbers(archive), sink.notes(newest)
     if notes is not None and newest is None:
         notes.check()
     differences = _differences(pipeline, known, notes, count)
@@ -219,8 +219,8 @@ def check_markers(spec: Spec, sink: RemoteSink) -> None:
     Rows without a marker are no error, because a batch may be in progress. This does not query the
     ledger.
     """
-    archive = layout.of(spec)
+    archive = layout.archive_folder(spec)
     notes = sink.notes()
     notes.check()
-    differences = held.compare(spec.name, None, by_markers(markers_in(None, archive)), notes.batch_notes)
+    differences = held.compare(spec.name, None, batches_of_markers(markers_in(None, archive)), notes.batch_notes)
     held.refuse_differences(sink, spec.name, layout.markers(archive), replace(differences, strays=()))

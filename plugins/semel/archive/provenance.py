@@ -64,7 +64,7 @@ class CodeDigests:
         shaping = {"semel": self.semel, "files": self.files}
         return _sha256(json.dumps(shaping, sort_keys=True, separators=(",", ":")).encode())
 
-    def kept(self, folder: Path) -> dict[str, Path]:
+    def text_paths(self, folder: Path) -> dict[str, Path]:
         """The path of each file's text, by file name, in the archive's folder of texts."""
         return {n: folder / f"{d}{Path(n).suffix}" for n, d in sorted(self.files.items())}
 
@@ -79,7 +79,7 @@ class Code:
     zones: str | None
 
     @property
-    def named(self) -> CodeDigests:
+    def digests(self) -> CodeDigests:
         """This code with digests in place of the texts."""
         files = {name: _sha256(text) for name, text in sorted(self.texts.items())}
         return CodeDigests(
@@ -88,10 +88,10 @@ class Code:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON value for ledger and markers."""
-        return asdict(self.named)
+        return asdict(self.digests)
 
 
-def look(spec: Spec) -> Code:
+def read_code(spec: Spec) -> Code:
     """Read the current code. Raises TerminalError if a transform's file is unreadable.
 
     It includes modules of the same folder that another of its modules imports.
@@ -121,12 +121,12 @@ def look(spec: Spec) -> Code:
 
 
 # Keeps S26.
-def stored(spec: Spec) -> dict[str, Any]:
+def spec_with_code(spec: Spec) -> dict[str, Any]:
     """What a batch stores: its declaration and the current code. TerminalError as in `look`."""
-    return spec.to_json() | {"code": look(spec).to_json()}
+    return spec.to_json() | {"code": read_code(spec).to_json()}
 
 
-def take(
+def take_code(
     spec: Spec, batch: Batch, folder: Path, attempt: Path, log: Callable[[str], None]
 ) -> dict[str, bytes]:
     """Read the texts that an attempt runs, store them in the archive, and log changes since plan.
@@ -134,7 +134,7 @@ def take(
     `folder`: the archive's folder of texts. `attempt`: the attempt's folder. Raises TerminalError
     if a file is unreadable, CorruptionError if a stored text does not match its digest.
     """
-    code = look(spec)
+    code = read_code(spec)
     for line in _changes(batch, code):
         log(line)
     _keep(folder, code)
@@ -146,7 +146,7 @@ def take(
 def _changes(batch: Batch, now: Code) -> Iterator[str]:
     planned = batch.spec["code"]
     when = f"batch {batch.batch_id} was planned"
-    was, used = planned["files"], now.named.files
+    was, used = planned["files"], now.digests.files
     for name in sorted(was.keys() | used.keys()):
         path = settings.transforms_dir() / name
         if name not in was:
@@ -168,7 +168,7 @@ def _keep(folder: Path, code: Code) -> None:
 
     Raises CorruptionError if a stored text does not match its digest.
     """
-    for name, path in code.named.kept(folder).items():
+    for name, path in code.digests.text_paths(folder).items():
         make_folder(folder)
         try:
             write_new(path, code.texts[name])
@@ -180,12 +180,12 @@ def _keep(folder: Path, code: Code) -> None:
                 ) from None
 
 
-def of_attempt(attempt: Path) -> CodeDigests | None:
+def code_of_attempt(attempt: Path) -> CodeDigests | None:
     """The code of an attempt. Returns None without a valid record; finalize needs none."""
     return _read(attempt / _RECORD, lambda plain: plain)
 
 
-def of_marker(marker: Path) -> CodeDigests | None:
+def code_of_marker(marker: Path) -> CodeDigests | None:
     """The code of a finalized batch. Returns None if a valid marker does not record it."""
     return _read(marker, lambda plain: plain["code"])
 

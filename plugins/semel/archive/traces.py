@@ -34,7 +34,7 @@ class Traces:
     folders to `staging/`, all others to the archive."""
 
     markers: dict[str, int] = field(default_factory=dict)
-    kept: dict[str, int] = field(default_factory=dict)
+    batch_files: dict[str, int] = field(default_factory=dict)
     replaced: dict[str, int] = field(default_factory=dict)
     output: dict[str, int] = field(default_factory=dict)
     staging: dict[str, int] = field(default_factory=dict)
@@ -42,11 +42,11 @@ class Traces:
     @property
     def batch_max(self) -> int:
         """The highest batch number in any name. Returns 0 without traces."""
-        every = (self.markers, self.kept, self.replaced, self.output, self.staging)
+        every = (self.markers, self.batch_files, self.replaced, self.output, self.staging)
         return max((number for part in every for number in part.values()), default=0)
 
 
-def look(sink: Path | None, archive: Path, specs: Iterable[Spec]) -> Traces:
+def find_traces(sink: Path | None, archive: Path, specs: Iterable[Spec]) -> Traces:
     """All traces in a sink and its archive. The templates in `specs` identify output files."""
     traces = Traces()
     for part, path, batch in _walk(sink, archive, list(specs)):
@@ -54,13 +54,13 @@ def look(sink: Path | None, archive: Path, specs: Iterable[Spec]) -> Traces:
     return traces
 
 
-def markers(archive: Path) -> set[int]:
+def marker_numbers(archive: Path) -> set[int]:
     """The numbers of the batches with markers in an archive, by file name."""
     matches = (_MARKER.fullmatch(name) for name in _listed(layout.markers(archive)))
     return {int(match[1]) for match in matches if match}
 
 
-def first(sink: Path | None, archive: Path, spec: Spec) -> str | None:
+def describe_trace(sink: Path | None, archive: Path, spec: Spec) -> str | None:
     """Describe the first trace. Stops there, because a folder may be large.
 
     Returns None without traces.
@@ -80,7 +80,7 @@ def _walk(sink: Path | None, archive: Path, specs: list[Spec]) -> Iterator[tuple
         for path in _names(archive / kind):
             if match := _KEPT.fullmatch(os.path.basename(path)):
                 yield "batch_files", os.path.relpath(path, archive), int(match[1])
-    for path in _names(layout.replaced(archive, 0, 0).parent):
+    for path in _names(layout.replaced_marker(archive, 0, 0).parent):
         if match := _REPLACED.fullmatch(os.path.basename(path)):
             yield "replaced", os.path.relpath(path, archive), int(match[1] or match[2])
     staging = layout.staging(archive)

@@ -59,7 +59,7 @@ _OF_ATTEMPT = ("batch_id", "fence", "replay", "files", "counts")
 """Keys that distinguish the markers of two attempts."""
 
 
-def content(
+def marker_content(
     spec: Spec,
     pipeline: Pipeline,
     batch: Batch,
@@ -131,7 +131,7 @@ def _times(times: list[Row]) -> dict[str, Any]:
 
 
 # Keeps W3, W7.
-def complete(state: Row, *, timed: bool) -> dict[str, Any]:
+def completeness(state: Row, *, timed: bool) -> dict[str, Any]:
     """The marker's keys `frontier` and `complete_to`, for the moment when the batch is finalized.
 
     `complete_to` is the end of the complete windows. `frontier` is the last batch such that all up
@@ -159,7 +159,7 @@ def _keep_claims(root: Path, batch_id: int, claims: list[Claim], *, part: int) -
     An existing file is right if it has the same ranges: a source file may have grown or got another
     name after an earlier attempt wrote it.
     """
-    path = layout.kept(root, Kind.CLAIMS, batch_id, part)
+    path = layout.batch_file(root, Kind.CLAIMS, batch_id, part)
     make_folder(path.parent)
     # Keeps F5, F6.
     try:
@@ -175,10 +175,10 @@ def _keep_claims(root: Path, batch_id: int, claims: list[Claim], *, part: int) -
                 "Remove it, then run finalize again"
             ) from None
         sync_folder(path.parent)
-    return listed(path, root, Kind.CLAIMS, len(claims))
+    return marker_entry(path, root, Kind.CLAIMS, len(claims))
 
 
-def keep_refused(path: Path, rows: pa.Table) -> None:
+def write_refused(path: Path, rows: pa.Table) -> None:
     """Write the rows that the sink refuses, durably. Replaces those of an unsuccessful try."""
     make_folder(path.parent)
     path.unlink(missing_ok=True)
@@ -187,7 +187,7 @@ def keep_refused(path: Path, rows: pa.Table) -> None:
     write_new(path, file.getvalue())
 
 
-def listed(path: Path, root: Path, kind: Kind, records: int) -> dict[str, Any]:
+def marker_entry(path: Path, root: Path, kind: Kind, records: int) -> dict[str, Any]:
     """The marker's entry for a file that finalize wrote."""
     return {
         "kind": kind,
@@ -203,7 +203,7 @@ def _ranges(claims: Iterable[Claim]) -> list[tuple[int, int, int, int]]:
     return [(c.ordinal, c.source_partition_id, c.start, c.end) for c in claims]
 
 
-def write(archive: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]) -> None:
+def write_first_marker(archive: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]) -> None:
     """Write the first marker of a batch, or prove that the existing marker is the same attempt's.
 
     Keeps the marker of a replay, because the batch was finalized before its replay. Writes many
@@ -237,7 +237,7 @@ def _text(content: dict[str, Any]) -> bytes:
 
 
 # Keeps RP5.
-def replace(
+def replace_marker(
     archive: Path,
     batch: Batch,
     winner: Row,
@@ -257,21 +257,21 @@ def replace(
     # This comes first: from here on, only a finalizer of this generation can change the marker.
     _remove_fence(archive, earlier[-1])
     failpoints.point("finalize.before_replace")
-    text, current = _there(path, batch)
+    text, current = _current_marker(path, batch)
     if current.generation > batch.generation:
         return  # A later replay replaced this one, so this one is finalized.
     new = _successor(text, batch, winner, output)
     if current.generation == batch.generation:
         _check_same(path, parsed(text), new)
     else:
-        _keep_aside(layout.replaced(archive, batch.root, current.generation), text, current)
+        _keep_aside(layout.replaced_marker(archive, batch.root, current.generation), text, current)
         _rename(layout.attempt(archive, batch.batch_id, winner["fence"]), path, new)
     sync_folder(path.parent)
 
 
-def _there(path: Path, batch: Batch) -> tuple[bytes, Marker]:
+def _current_marker(path: Path, batch: Batch) -> tuple[bytes, Marker]:
     """The current marker, which is the one to replace or already the replacement."""
-    copies = layout.replaced(path.parents[1], batch.root, batch.generation - 1).parent
+    copies = layout.replaced_marker(path.parents[1], batch.root, batch.generation - 1).parent
     advice = (
         "Nothing was changed. Restore the marker of generation "
         f"{batch.generation - 1} from a backup (copies of earlier ones are in {copies})"
@@ -317,7 +317,7 @@ def _successor(text: bytes, batch: Batch, winner: Row, output: dict[str, Any]) -
 
 
 # Keeps ER1.
-def erase(path: Path, content: dict[str, Any]) -> None:
+def rewrite_marker(path: Path, content: dict[str, Any]) -> None:
     """Replace the marker of a finalized batch, some of whose data a person erased, in one step.
 
     The caller holds the lock of the pipeline.

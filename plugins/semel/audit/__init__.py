@@ -80,7 +80,7 @@ def audit(spec: Spec, sink_path: str | Path | None = None) -> AuditVerdict:
     sink cannot be asked.
     """
     if sink_path is None:
-        sink, kept = spec.sink_path(), layout.of(spec)
+        sink, kept = spec.sink_path(), layout.archive_folder(spec)
     else:
         sink = Path(sink_path)
         kept = archive_of(sink)
@@ -165,7 +165,7 @@ class _Audit:
         if self._notes is None:
             return
         try:
-            known = owned.by_markers(self._markers)
+            known = owned.batches_of_markers(self._markers)
         except CorruptionError:
             return  # Blamed before, among the generations.
         found = held.compare(self._spec.name, None, known, self._notes.batch_notes)
@@ -194,7 +194,7 @@ class _Audit:
                 what = "the sink does not say that it holds its rows"
                 self._findings.blame("files", Offender(what=what, batch=one.root))
                 missing.add(one.root)
-        listed = {marker.made_by for marker in self._markers} | self._in_flight
+        listed = {marker.writer_id for marker in self._markers} | self._in_flight
         with suppress(TerminalError), open_sink(self._spec) as sink:
             if sink.replaceable:
                 self._to_replay |= missing

@@ -67,7 +67,7 @@ def read_markers(
 def _lost(kept: Path, findings: Findings) -> set[int]:
     """The commits that were lost with a ledger, as adopt wrote down."""
     try:
-        return note.read(kept)
+        return note.read_notes(kept)
     except CorruptionError as error:
         findings.blame("markers", Offender(what=str(error)))
         return set()
@@ -119,7 +119,7 @@ def check_files(
                 )
         kept = [file.records for file in marker.of_kind(Kind.IDS)]
         survivors = marker.counts.survivors
-        if marker.taught:  # Some of its survivors have one id, or none.
+        if marker.has_added_ids:  # Some of its survivors have one id, or none.
             owner[layout.ids_list(marker.archive, marker.batch_id)] = marker.batch_id
             survivors = min(survivors, sum(kept))
         if kept and sum(kept) != survivors and not marker.erased:
@@ -127,7 +127,7 @@ def check_files(
             findings.blame("files", Offender(what=what, batch=marker.batch_id))
     findings.examine("strays", len(there))
     # Keeps D11.
-    left = (path for marker in markers for path in marker.taught_paths.values())
+    left = (path for marker in markers for path in marker.added_ids_paths.values())
     for path in sorted(there.difference(owner, replaced, left)):
         what = "no marker lists it: its batch is being finalized just now, or it was put there"
         findings.blame("strays", Offender(what=what, file=str(path)))
@@ -168,7 +168,7 @@ def check_code(markers: list[Marker], findings: Findings) -> None:
         if marker.code.digest != marker.code_digest:
             what = "its code_digest is not that of its code"
             findings.blame("code", Offender(what=what, batch=marker.batch_id))
-        for name, path in marker.code.kept(layout.code(marker.archive)).items():
+        for name, path in marker.code.text_paths(layout.code(marker.archive)).items():
             if path in seen:
                 continue
             seen.add(path)

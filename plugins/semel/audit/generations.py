@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from semel.archive import layout
-from semel.archive.marker import Marker, judged, read_marker
+from semel.archive.marker import Marker, judging_output, read_marker
 from semel.audit.files import trouble
 from semel.audit.verdict import Findings, Offender
 from semel.errors import CorruptionError
@@ -44,7 +44,7 @@ class Generations:
     def judged(self, marker: Marker) -> Marker | None:
         """The marker by which a batch's records were judged. None: it cannot be read."""
         there = {**self.replaced.get(marker.batch_id, {}), marker.generation: marker}
-        judge = judged([there[number] for number in sorted(there)])
+        judge = judging_output([there[number] for number in sorted(there)])
         return judge if judge.generation == 1 or judge.generation - 1 in there else None
 
     @property
@@ -55,7 +55,7 @@ class Generations:
     @property
     def numbers(self) -> set[int]:
         """The numbers of the batches that wrote the replaced outputs."""
-        return {marker.made_by for marker in self.markers}
+        return {marker.writer_id for marker in self.markers}
 
 
 def read(
@@ -72,7 +72,7 @@ def read(
     for path in _kept_aside(kept):
         match = _NAME.fullmatch(path.name)
         batch, generation = (int(match[1]), int(match[2])) if match else (0, 0)
-        if path != layout.replaced(kept, batch, generation):
+        if path != layout.replaced_marker(kept, batch, generation):
             continue
         paths.add(path)
         marker = newest.get(batch)
@@ -94,7 +94,7 @@ def read(
 
 
 def _kept_aside(kept: Path) -> list[Path]:
-    return sorted(layout.replaced(kept, 0, 1).parent.glob("*"))
+    return sorted(layout.replaced_marker(kept, 0, 1).parent.glob("*"))
 
 
 def _files(marker: Marker) -> list[MarkedFile]:
@@ -125,9 +125,9 @@ def _check(
     counted = {_path(m, f) for m in newest.values() for f in m.files if m.sink or f.kind != "data"}
     made: dict[int, Marker] = {}
     for marker in (*newest.values(), *found.markers):
-        other = made.setdefault(marker.made_by, marker)
+        other = made.setdefault(marker.writer_id, marker)
         if other is not marker:
-            what = f"batch {marker.made_by} made it, and generation {other.generation} of batch "
+            what = f"batch {marker.writer_id} made it, and generation {other.generation} of batch "
             what += f"{other.batch_id} too"
             _blame(findings, marker, what)
     for batch, before in found.replaced.items():
@@ -139,7 +139,7 @@ def _check(
                 for what, path in _troubles(old, marker, before, counted):
                     _blame(findings, old, what, path)
             elif (batch, generation) not in unreadable:
-                path = layout.replaced(kept, batch, generation)
+                path = layout.replaced_marker(kept, batch, generation)
                 what = f"generation {generation} was replaced, and its marker is gone"
                 findings.blame(_CHECK, Offender(what=what, batch=batch, file=str(path)))
 
@@ -160,8 +160,8 @@ def _troubles(
             found.append((f"its {name} is another than that of the marker", None))
     after = before.get(old.generation + 1, newest)
     found += _differences(old, after)
-    if after.made_by <= old.made_by:
-        found.append((f"batch {old.made_by} made it, and batch {after.made_by} replaced it", None))
+    if after.writer_id <= old.writer_id:
+        found.append((f"batch {old.writer_id} made it, and batch {after.writer_id} replaced it", None))
     if old.sink and sum(file.records for file in _files(old)) != old.counts.rows_written:
         found.append((f"its files do not hold its {old.counts.rows_written} rows", None))
     for file in _files(old):

@@ -226,13 +226,13 @@ def adopt(
     from semel import pipeline as pipelines
     from semel.ledger import Ledger
     from semel.repair.adopt import adopt as take_over
-    from semel.repair.adopt import told
+    from semel.repair.adopt import describe
 
     spec = pipelines.find(pipeline)
     others = [other for other in pipelines.loadable() if other.name != spec.name]
     with Ledger() as ledger:
         done = take_over(ledger, spec, others, forget_ids=forget_ids, log=console.say)
-    console.emit({"adopted": done}, as_json=as_json, render=lambda: print(told(done)))
+    console.emit({"adopted": done}, as_json=as_json, render=lambda: print(describe(done)))
 
 
 @options.resumes
@@ -249,12 +249,12 @@ def exact(
     from semel import pipeline as pipelines
     from semel.ledger import Ledger
     from semel.repair.exact import exact as make_exact
-    from semel.repair.exact import told
+    from semel.repair.exact import describe
 
     spec = pipelines.find(pipeline)
     with Ledger() as ledger:
         done = make_exact(ledger, spec, log=console.say)
-    console.emit({"exact": done}, as_json=as_json, render=lambda: print(told(done)))
+    console.emit({"exact": done}, as_json=as_json, render=lambda: print(describe(done)))
 
 
 @options.resumes

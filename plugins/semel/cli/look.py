@@ -256,10 +256,10 @@ def _takes(spec: "Spec", found: "Gaps") -> list[str]:
 
 def _settles(spec: "Spec", found: "Gaps") -> list[str]:
     """The commands for refused files: what accepts each, or what reads it once it is corrected."""
-    from semel.repair.accept import choices, command
+    from semel.repair.accept import choices, accept_command
     from semel.reports.summary import run_of_days
 
-    commands = {refusal: command(spec, refusal) for refusal in found.refusals[:FILES_NAMED_MAX]}
+    commands = {refusal: accept_command(spec, refusal) for refusal in found.refusals[:FILES_NAMED_MAX]}
     lines = [f"next: {accept}" for accept in commands.values() if accept]
     left = [refusal for refusal in commands if not choices(spec.source, refusal.reason)]
     days = {refusal.when.astimezone(UTC).date() for refusal in left if refusal.when}
@@ -511,15 +511,15 @@ def _code(planned: Any, batch: dict[str, Any], attempts: list[Any]) -> dict[str,
     root, batch_id = Path(batch["archive_path"]), batch["batch_id"]
     of, found = "plan", None
     with suppress(OSError):  # What the ledger knows is shown where the archive cannot be read.
-        of, found = "marker", provenance.of_marker(_marker_of(root, batch))
+        of, found = "marker", provenance.code_of_marker(_marker_of(root, batch))
         for won in (a for a in attempts if a["status"] == "won" and not found):
             attempt = layout.attempt(root, batch_id, won["fence"])
-            of, found = "attempt", provenance.of_attempt(attempt)
+            of, found = "attempt", provenance.code_of_attempt(attempt)
     if not found and planned:
         of, found = "plan", provenance.CodeDigests.from_json(planned)
     if not found:
         return None
-    kept = found.kept(layout.code(root))
+    kept = found.text_paths(layout.code(root))
     files = [
         {"name": n, "sha256": d, "text": str(kept[n]) if os.path.isfile(kept[n]) else None}
         for n, d in sorted(found.files.items())
@@ -537,7 +537,7 @@ def _marker_of(root: Path, batch: dict[str, Any]) -> Path:
         number = batch["batch_id"]  # A replay's is not there yet, but that of the output before.
     if batch["replaced_by"] is None:
         return layout.marker(root, number)
-    aside = layout.replaced(root, number, batch["generation"])
+    aside = layout.replaced_marker(root, number, batch["generation"])
     # The replay has committed; until it is finalized the marker is there still.
     return aside if aside.exists() else layout.marker(root, number)
 

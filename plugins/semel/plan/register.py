@@ -27,7 +27,7 @@ class DeclaredPlace:
         """The declared archive, or else the current one, which moves only with its sink."""
         if spec.sink.archive is None and pipeline and pipeline.sink_address == sink.address:
             return cls(sink=sink, archive=pipeline.archive_path)
-        return cls(sink=sink, archive=str(layout.of(spec)))
+        return cls(sink=sink, archive=str(layout.archive_folder(spec)))
 
     @property
     def address(self) -> str:

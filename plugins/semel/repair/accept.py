@@ -41,9 +41,9 @@ from semel.sources.spec import SourceSpec
 
 _ROUNDS_MAX = 20
 
-How = Literal["new", "same", "lost"]
+AcceptMode = Literal["new", "same", "lost"]
 
-_CHOICES: dict[str, tuple[How, ...]] = {
+_CHOICES: dict[str, tuple[AcceptMode, ...]] = {
     "changed": ("new",),
     "replaced": ("new", "same"),
     "copy": ("new", "same"),
@@ -54,12 +54,12 @@ _CHOICES: dict[str, tuple[How, ...]] = {
 }
 
 
-def choices(declared: SourceSpec, reason: str) -> tuple[How, ...]:
+def choices(declared: SourceSpec, reason: str) -> tuple[AcceptMode, ...]:
     """The modes that can accept a refusal with this reason. Empty if a person has to fix the cause."""
     return tuple(how for how in _CHOICES.get(reason, ()) if how != "same" or declared.resumes)
 
 
-def command(spec: Spec, refusal: Refusal) -> str | None:
+def accept_command(spec: Spec, refusal: Refusal) -> str | None:
     """The command that accepts a refused file.
 
     Returns None if the refusal's message does not offer one: a person has to correct something, or
@@ -71,7 +71,7 @@ def command(spec: Spec, refusal: Refusal) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accepted:
+class SettledFile:
     """The source partition of a file from now on, and the ranges that accept gave up for it.
 
     `start`: the first position to read, if the partition is new. `lost`: ranges of `retired`
@@ -116,8 +116,8 @@ class _RefusedFile:
     source: Source
     name: str
     version: int
-    there: Row | None
-    word: Acceptance | None
+    open_partition: Row | None
+    acceptance: Acceptance | None
 
 
 # Keeps A3.
@@ -130,7 +130,7 @@ def accept_file(
     start: int = 0,
     by: str | None = None,
     agreed: tuple[int, str] | None = None,
-) -> Accepted:
+) -> SettledFile:
     """Settle a refused file: as a new generation, read from `start`, or as the `same` partition.
 
     `path`: absolute, or relative to the data folder, the working folder or the source's folder.
@@ -140,10 +140,10 @@ def accept_file(
     read, or has no record that begins at `start`. Raises StateError if the effect would differ from
     the preview.
     """
-    for refused in _looks(ledger, spec, path, same=same, start=start):
+    for refused in _inspect(ledger, spec, path, same=same, start=start):
         pipeline_id = refused.pipeline.pipeline_id
-        if refused.word is None:
-            return Accepted(**refused.there, same=True, found=True)
+        if refused.acceptance is None:
+            return SettledFile(**refused.open_partition, same=True, found=True)
         evidence = _evidence(refused, agreed[0]) if agreed else None
         failpoints.point("accept.before_lock")
         with ledger.transaction() as connection:
@@ -151,34 +151,34 @@ def accept_file(
             if partitions.version(connection, pipeline_id) != refused.version:
                 continue
             # Keeps A7.
-            if agreed and _foreseen(connection, refused, agreed[0], evidence).digest != agreed[1]:
-                raise changed(refused.name)
-            accepted = _write(connection, pipeline_id, refused.word, by or who())
+            if agreed and _preview(connection, refused, agreed[0], evidence).digest != agreed[1]:
+                raise changed_error(refused.name)
+            accepted = _write(connection, pipeline_id, refused.acceptance, by or current_user())
             change(connection, "accept", "settle", pipeline_id=pipeline_id, name=refused.name)
             partitions.touch(connection, pipeline_id)
             failpoints.point("accept.before_accept")
         failpoints.point("accept.after_accept")
         return accepted
-    raise moving(path)
+    raise moving_error(path)
 
 
-def foresee(
+def preview_accept(
     ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int = 0
 ) -> AcceptPreview | None:
     """Preview `accept_file`, with the same errors. Returns None if the file is already settled."""
-    for refused in _looks(ledger, spec, path, same=same, start=start):
-        if refused.word is None:
+    for refused in _inspect(ledger, spec, path, same=same, start=start):
+        if refused.acceptance is None:
             return None
-        end = refused.word.offer.seen
+        end = refused.acceptance.offer.seen
         evidence = _evidence(refused, end)
         with ledger.transaction() as connection:
-            return _foreseen(connection, refused, end, evidence)
+            return _preview(connection, refused, end, evidence)
     raise RetryableError(
         f"{path!r}: the source or its claims changed {_ROUNDS_MAX} times in a row. Load this again"
     )
 
 
-def _looks(
+def _inspect(
     ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int
 ) -> Iterator[_RefusedFile]:
     """Discover a file, again for each item that the caller takes, up to a limit."""
@@ -186,9 +186,9 @@ def _looks(
     pipeline_id = pipeline.pipeline_id
     for _ in range(_ROUNDS_MAX):
         listing = source.discover()
-        name = named(spec, path, {item.name for item in listing.items})
+        name = match_name(spec, path, {item.name for item in listing.items})
         if name is None:
-            raise SourceError(_not_there(spec, path, listing))
+            raise SourceError(_unreadable_text(spec, path, listing))
         with ledger.transaction() as connection:
             version = partitions.version(connection, pipeline_id)
             claimed = partitions.read_state(connection, pipeline_id)
@@ -201,25 +201,25 @@ def _looks(
         except FileNotFoundError:
             continue
         yield _RefusedFile(
-            pipeline=pipeline, source=source, name=name, version=version, there=open_row, word=word
+            pipeline=pipeline, source=source, name=name, version=version, open_partition=open_row, acceptance=word
         )
 
 
 def _evidence(refused: _RefusedFile, end: int) -> Evidence | None:
     """The evidence of a file up to an end. Returns None if the file is shorter now."""
-    offer = None if refused.word is None else refused.word.offer
+    offer = None if refused.acceptance is None else refused.acceptance.offer
     # The file may have grown since the preview, but that part must be unchanged.
     return refused.source.evidence(offer, end) if offer and end <= offer.seen else None
 
 
-def _foreseen(
+def _preview(
     connection: sa.Connection, refused: _RefusedFile, end: int, evidence: Evidence | None
 ) -> AcceptPreview:
-    offer = refused.word.offer
-    lost, retired = _given_up(connection, refused.word)
+    offer = refused.acceptance.offer
+    lost, retired = _losses(connection, refused.acceptance)
     partition = offer.known and offer.known.source_partition_id
     ranges = tuple((k, *span) for k, spans in lost.items() for span in spans)
-    digest_now = digest(
+    digest_now = preview_digest(
         refused.name, offer.identity, offer.evidence, evidence, partition, offer.start, retired, ranges
     )
     return AcceptPreview(
@@ -233,13 +233,13 @@ def _foreseen(
     )
 
 
-def digest(*values: object) -> str:
+def preview_digest(*values: object) -> str:
     """A digest of a preview, by its values."""
     text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def moving(path: str) -> RetryableError:
+def moving_error(path: str) -> RetryableError:
     """The error for a source that changes faster than semel can compare it with the ledger."""
     return RetryableError(
         f"accept of {path!r}: the source or its claims changed {_ROUNDS_MAX} times in a row. "
@@ -247,7 +247,7 @@ def moving(path: str) -> RetryableError:
     )
 
 
-def changed(name: str) -> StateError:
+def changed_error(name: str) -> StateError:
     """The error for a file that differs from its preview."""
     return StateError(
         f"{name!r} has changed since you saw its preview. Nothing was accepted. Load the preview "
@@ -255,7 +255,7 @@ def changed(name: str) -> StateError:
     )
 
 
-def _given_up(connection: sa.Connection, word: Acceptance) -> tuple[Spans, list[int]]:
+def _losses(connection: sa.Connection, word: Acceptance) -> tuple[Spans, list[int]]:
     """The ranges that become lost, and the numbers of the partitions to retire."""
     superseded = {k.source_partition_id for k in word.superseded}
     ends = {k.source_partition_id: k.seen for k in word.ended}
@@ -269,10 +269,10 @@ def _given_up(connection: sa.Connection, word: Acceptance) -> tuple[Spans, list[
 
 def _write(
     connection: sa.Connection, pipeline_id: int, word: Acceptance, by: str
-) -> Accepted:
+) -> SettledFile:
     """Retire the old partitions, and open or update the new one. Unread ranges become lost."""
     offer, same = word.offer, word.offer.known
-    lost, retired = _given_up(connection, word)
+    lost, retired = _losses(connection, word)
     partitions.lose(connection, lost, "replaced", by)
     partitions.retire(connection, retired)
     if same is None:
@@ -288,7 +288,7 @@ def _write(
             "source_partition_id": same.source_partition_id,
             "generation": same.generation,
         }
-    return Accepted(
+    return SettledFile(
         **new,
         same=same is not None,
         start=offer.start,
@@ -297,7 +297,7 @@ def _write(
     )
 
 
-def named(spec: Spec, path: str, names: set[str]) -> str | None:
+def match_name(spec: Spec, path: str, names: set[str]) -> str | None:
     """The one of `names` that a path means: as given, or relative to one of the usual folders."""
     folders = [f for f in (spec.source_root(), *settings.data_roots(), Path.cwd()) if f]
     paths = [path, *(os.path.normpath(os.path.join(folder, path)) for folder in folders)]
@@ -306,8 +306,8 @@ def named(spec: Spec, path: str, names: set[str]) -> str | None:
     return next((name for name in paths if name in names), None)
 
 
-def _not_there(spec: Spec, path: str, listing: SourceListing) -> str:
-    name = named(spec, path, {r.name for r in listing.refused})
+def _unreadable_text(spec: Spec, path: str, listing: SourceListing) -> str:
+    name = match_name(spec, path, {r.name for r in listing.refused})
     whys = (f"{r.reason}: {r.detail}" for r in listing.refused if r.name == name)
     why = next(whys, "it does not exist, or the source's pattern does not match it")
     part = spec.source.part
@@ -318,7 +318,7 @@ def _not_there(spec: Spec, path: str, listing: SourceListing) -> str:
     )
 
 
-def who() -> str:
+def current_user() -> str:
     """The person who accepts, as USER@MACHINE."""
     try:
         user = getpass.getuser()
@@ -352,7 +352,7 @@ def accept_moved(ledger: Ledger, spec: Spec) -> tuple[str, str]:
         )
     with ledger.transaction() as connection:
         batches = owned.known_batches(connection, pipeline, every=True)
-    owned.check_held(ledger, pipeline, sink, batches, None)
+    owned.check_target(ledger, pipeline, sink, batches, None)
     with ledger.transaction() as connection:
         pipelines.lock(connection, pipeline)
         owner = pipelines.owner(connection, new, "")
@@ -395,6 +395,6 @@ def accept_late(ledger: Ledger, spec: Spec) -> datetime:
         pipelines.lock(connection, pipeline)
         released = transition(
             connection, "accept", "late", f"no window of {spec.name} is held",
-            next=f"semel windows {spec.name}", name=spec.name, by=who(),
+            next=f"semel windows {spec.name}", name=spec.name, by=current_user(),
         )  # fmt: skip
     return released["event_time"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from semel import failpoints
 from semel.archive import layout, traces, write_marker
-from semel.archive.marker import Erased, Marker, parse_marker, read_marker
+from semel.archive.marker import MarkedErasure, Marker, parse_marker, read_marker
 from semel.declare.wording import some_of
 from semel.errors import CorruptionError, RetryableError, StateError, TerminalError
 from semel.formats.table import sink_format
@@ -22,14 +22,14 @@ from semel.model.manifest import Kind, MarkedFile
 from semel.model.plain import parsed
 from semel.pipeline.opening import open_sinks
 from semel.pipeline.spec import Spec
-from semel.repair.accept import who
-from semel.repair.adopt.insert import erase
+from semel.repair.accept import current_user
+from semel.repair.adopt.insert import insert_erasures
 from semel.sinks import MiscountError, Sink
 from semel.storage import checksum
 
 
 @dataclass(frozen=True, kw_only=True)
-class Missing:
+class MissingRecords:
     """The numbers of missing rows of a batch's output, and of records of its files in the archive."""
 
     batch_id: int
@@ -46,20 +46,20 @@ class _MarkerFiles:
 
     text: bytes
     marker: Marker
-    there: list[MarkedFile | None]
+    current: list[MarkedFile | None]
 
     @property
-    def missing(self) -> Missing:
+    def missing(self) -> MissingRecords:
         lacks = {True: 0, False: 0}
-        for file, now in zip(self.marker.files, self.there, strict=False):
+        for file, now in zip(self.marker.files, self.current, strict=False):
             lacks[file.kind is Kind.DATA] += file.records - (now.records if now else 0)
-        return Missing(batch_id=self.marker.batch_id, rows=lacks[True], records=lacks[False])
+        return MissingRecords(batch_id=self.marker.batch_id, rows=lacks[True], records=lacks[False])
 
 
 # Keeps ER1.
 def accept_erased(
     ledger: Ledger, spec: Spec, batches: tuple[int, int], *, lacking: int, why: str
-) -> list[Missing]:
+) -> list[MissingRecords]:
     """Record that a person erased data of the batches from first to last.
 
     `lacking`: the number of erased output rows and archived records together. Returns an empty list
@@ -70,18 +70,18 @@ def accept_erased(
     first, last = batches
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
-    archive = Path(pipeline.archive_path) if pipeline else layout.of(spec)
-    numbers = [n for n in sorted(traces.markers(archive)) if first <= n <= last]
+    archive = Path(pipeline.archive_path) if pipeline else layout.archive_folder(spec)
+    numbers = [n for n in sorted(traces.marker_numbers(archive)) if first <= n <= last]
     with open_sinks(spec) as sink_of:
         all_files = []
         for number in numbers:
             path = layout.marker(archive, number)
             marker = parse_marker(text := path.read_bytes(), path, spec.sink_path())
             sink = None if marker.sink else sink_of(marker.spec)
-            all_files.append(_MarkerFiles(text=text, marker=marker, there=_there(text, marker, sink)))
+            all_files.append(_MarkerFiles(text=text, marker=marker, current=_current_files(text, marker, sink)))
     reduced = [files for files in all_files if files.missing.rows or files.missing.records]
     _check_number(spec, all_files, reduced, lacking)
-    at, by = datetime.now(UTC).isoformat(), who()
+    at, by = datetime.now(UTC).isoformat(), current_user()
     with ledger.transaction() as connection:
         if pipeline:
             pipelines.lock(connection, pipeline)
@@ -96,7 +96,7 @@ def accept_erased(
         for files in reduced:
             _write(files, at, by, why)
         if pipeline:
-            erase(connection, [read_marker(files.marker.path, None) for files in all_files])
+            insert_erasures(connection, [read_marker(files.marker.path, None) for files in all_files])
         failpoints.point("erase.before_write")
     failpoints.point("erase.after_write")
     return [files.missing for files in reduced]
@@ -124,14 +124,14 @@ def _write(files: _MarkerFiles, at: str, by: str, why: str) -> None:
         raise RetryableError(
             f"{path}: another process changed this marker meanwhile. Run this again"
         )
-    pairs = zip(plain["files"], files.there, strict=True)
+    pairs = zip(plain["files"], files.current, strict=True)
     plain["files"] = [{**listed, **asdict(file)} for listed, file in pairs if file]
-    erasure = Erased(at=at, by=by, why=why, rows=missing.rows, records=missing.records)
+    erasure = MarkedErasure(at=at, by=by, why=why, rows=missing.rows, records=missing.records)
     plain["erased"] = [*plain.get("erased", ()), asdict(erasure)]
-    write_marker.erase(path, plain)
+    write_marker.rewrite_marker(path, plain)
 
 
-def _there(text: bytes, marker: Marker, sink: Sink | None) -> list[MarkedFile | None]:
+def _current_files(text: bytes, marker: Marker, sink: Sink | None) -> list[MarkedFile | None]:
     """Each file that a marker lists, as it is now. None if the file is missing.
 
     A table has no files, so this distributes the number of its present rows over them.
@@ -145,7 +145,7 @@ def _there(text: bytes, marker: Marker, sink: Sink | None) -> list[MarkedFile | 
             files.append(replace(file, records=min(file.records, rows_left)))
             rows_left -= files[-1].records
         else:
-            files.append(_now(marker, file))
+            files.append(_current_file(marker, file))
     if rows_left:
         raise CorruptionError(
             f"{sink.address}: it has {rows_left} more rows of batch {marker.batch_id} than semel wrote. "
@@ -171,7 +171,7 @@ def _rows_left(marker: Marker, sink: Sink) -> int:
     return count
 
 
-def _now(marker: Marker, file: MarkedFile) -> MarkedFile | None:
+def _current_file(marker: Marker, file: MarkedFile) -> MarkedFile | None:
     """A listed file as it is now. Returns None if it is missing.
 
     Raises CorruptionError if the file has changed without losing records.

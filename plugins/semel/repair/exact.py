@@ -34,7 +34,7 @@ from semel.model.manifest import Kind
 from semel.pipeline import identity
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
-from semel.repair.adopt import Taught, catalog_of, expires_at
+from semel.repair.adopt import RecoveredIds, recover_ids, expires_at
 from semel.repair.adopt.history import histories
 from semel.repair.adopt.ids import ShardIds
 from semel.repair.adopt.partitions import partitions_of
@@ -107,10 +107,10 @@ def _exact(ledger: Ledger, spec: Spec, log: Log) -> ExactSince:
     partitions = partitions_of(open_source(spec), markers)
     log(f"reads the ids of {count(len(markers), 'batch', 'batches')}")
     with tempfile.TemporaryDirectory(prefix="exact-", dir=settings.cache_dir()) as spills:
-        keep = partial(_keep, spec)
-        catalog = catalog_of(spec, batches, partitions, now, Path(spills), keep)
-        if catalog.gone:
-            raise _gone(spec, catalog)
+        keep = partial(_write_ids, spec)
+        catalog = recover_ids(spec, batches, partitions, now, Path(spills), keep)
+        if catalog.lost_batches:
+            raise _lost_ids_error(spec, catalog)
         if (ids := Path(pipeline.archive_path) / Kind.IDS).is_dir():
             sync_folder(ids)  # Includes files that a twin wrote just now.
         failpoints.point("exact.before_lock")
@@ -130,7 +130,7 @@ def _exact(ledger: Ledger, spec: Spec, log: Log) -> ExactSince:
     )
 
 
-def _keep(spec: Spec, marker: Marker, ids: list[ShardIds]) -> None:
+def _write_ids(spec: Spec, marker: Marker, ids: list[ShardIds]) -> None:
     """Write the ids files of a batch and then their list, if an exactly-once batch would have them.
 
     `spec`: the present declaration. Raises CorruptionError if an existing file differs.
@@ -142,12 +142,12 @@ def _keep(spec: Spec, marker: Marker, ids: list[ShardIds]) -> None:
     make_folder(list_path.parent)
     files = []
     for part in ids:
-        path = layout.kept(marker.archive, Kind.IDS, marker.batch_id, part.shard)
+        path = layout.batch_file(marker.archive, Kind.IDS, marker.batch_id, part.shard)
         shard = Shard(shard=part.shard, shards=marker.spec.dedup.shards, buckets=part.buckets)
         file = io.BytesIO()
         write_shard(file, shard, part.h1, part.h2)
         _write(path, file.getvalue())
-        files.append(write_marker.listed(path, marker.archive, Kind.IDS, len(part.h1)))
+        files.append(write_marker.marker_entry(path, marker.archive, Kind.IDS, len(part.h1)))
     plain = {"files": files, "ids": sum(len(part.h1) for part in ids)}
     _write(list_path, json.dumps(plain, indent=1, sort_keys=True).encode() + b"\n")
 
@@ -163,10 +163,10 @@ def _write(path: Path, data: bytes) -> None:
         )
 
 
-def _gone(spec: Spec, catalog: Taught) -> TerminalError:
+def _lost_ids_error(spec: Spec, catalog: RecoveredIds) -> TerminalError:
     """The error for batches whose ids are lost, so that the pipeline stays at least once."""
-    numbers = [marker.batch_id for marker in catalog.gone]
-    until = max(expires_at(marker) for marker in catalog.gone)
+    numbers = [marker.batch_id for marker in catalog.lost_batches]
+    until = max(expires_at(marker) for marker in catalog.lost_batches)
     return TerminalError(
         f"{spec.name}: semel cannot recover the ids of {those(numbers)} ({catalog.why}). The "
         "pipeline stays at_least_once. Restore output or source. Or run it at_least_once until "
@@ -178,7 +178,7 @@ def _gone(spec: Spec, catalog: Taught) -> TerminalError:
 
 
 def _switch(
-    connection: sa.Connection, spec: Spec, pipeline: Pipeline, markers: list[Marker], catalog: Taught
+    connection: sa.Connection, spec: Spec, pipeline: Pipeline, markers: list[Marker], catalog: RecoveredIds
 ) -> int | None:
     """Set the first commit that is exactly once. Returns None if another process has set it."""
     # Keeps D11.
@@ -206,11 +206,11 @@ def _switch(
 def _refuse_unknown(
     connection: sa.Connection, pipeline: Pipeline, markers: list[Marker]
 ) -> None:
-    unknown = owned.not_of(connection, pipeline.pipeline_id, pipeline.name, markers)
+    unknown = owned.unknown_markers(connection, pipeline.pipeline_id, pipeline.name, markers)
     owned.refuse_unknown(pipeline, [marker.batch_id for marker in unknown])
 
 
-def told(answer: ExactSince) -> str:
+def describe(answer: ExactSince) -> str:
     """Describe from which commit on the pipeline is exactly once, and the ids that were added."""
     name = answer.pipeline
     since = f"{name} is exactly once from commit {answer.exact_from} on"

@@ -11,7 +11,7 @@ from semel.model.batch import Pipeline
 from semel.pipeline.spec import Spec
 from semel.plan import partitions
 from semel.plan.survey import Request, steadily, take_survey
-from semel.repair.accept import changed, digest, moving, named, who
+from semel.repair.accept import changed_error, preview_digest, moving_error, match_name, current_user
 from semel.sources import Spans
 
 _ROUNDS_MAX = 20
@@ -40,18 +40,18 @@ def accept_loss(
     pipeline = pipelines.require(ledger, spec.name)
     pipeline_id = pipeline.pipeline_id
     for _ in range(_ROUNDS_MAX):
-        version, vanished = _passed(ledger, spec, pipeline, path)
+        version, vanished = _vanished_ranges(ledger, spec, pipeline, path)
         with ledger.transaction() as connection:
             pipelines.lock(connection, pipeline)
             if vanished and partitions.version(connection, pipeline_id) != version:
                 continue
-            losses = vanished or _missing(connection, spec, pipeline, path)
+            losses = vanished or _unread_ranges(connection, spec, pipeline, path)
             if not losses:
-                return _lost_before(connection, spec, pipeline, path)
+                return _recorded_losses(connection, spec, pipeline, path)
             # Keeps A7.
-            if agreed and digest_of(losses) != agreed:
-                raise changed(losses[0].name)
-            _lose(connection, losses, by or who())
+            if agreed and losses_digest(losses) != agreed:
+                raise changed_error(losses[0].name)
+            _lose(connection, losses, by or current_user())
             change(
                 connection, "accept", "settle", pipeline_id=pipeline_id, name=losses[0].name
             )
@@ -59,15 +59,15 @@ def accept_loss(
             failpoints.point("accept.before_loss")
         failpoints.point("accept.after_loss")
         return losses
-    raise moving(path)
+    raise moving_error(path)
 
 
-def foresee_loss(ledger: Ledger, spec: Spec, path: str) -> list[RecordedLoss]:
+def preview_loss(ledger: Ledger, spec: Spec, path: str) -> list[RecordedLoss]:
     """Preview `accept_loss`, with the same errors. Empty if the loss is already recorded."""
     pipeline = pipelines.require(ledger, spec.name)
-    _, passed = _passed(ledger, spec, pipeline, path)
+    _, passed = _vanished_ranges(ledger, spec, pipeline, path)
     with ledger.transaction() as connection:
-        return passed or _missing(connection, spec, pipeline, path)
+        return passed or _unread_ranges(connection, spec, pipeline, path)
 
 
 def _lose(connection: sa.Connection, losses: list[RecordedLoss], by: str) -> None:
@@ -78,7 +78,7 @@ def _lose(connection: sa.Connection, losses: list[RecordedLoss], by: str) -> Non
     partitions.account(connection, lost)
 
 
-def _passed(
+def _vanished_ranges(
     ledger: Ledger, spec: Spec, pipeline: Pipeline, path: str
 ) -> tuple[int, list[RecordedLoss]]:
     """The ledger's version, and the unread ranges that are missing from an open partition.
@@ -88,10 +88,10 @@ def _passed(
     with ledger.transaction() as connection:
         version = partitions.version(connection, pipeline.pipeline_id)
         closed, _ = partitions.unaccounted(connection, pipeline.pipeline_id)
-    if named(spec, path, {k.name for k in closed}) is not None:
+    if match_name(spec, path, {k.name for k in closed}) is not None:
         return version, []
     survey = steadily(spec.name, lambda: take_survey(ledger, pipeline, Request(spec=spec)))
-    name = named(spec, path, {k.name for k, _ in survey.missing})
+    name = match_name(spec, path, {k.name for k, _ in survey.missing})
     return survey.version, [
         RecordedLoss(name=k.name, source_partition_id=k.source_partition_id, start=start, end=end)
         for k, spans in survey.missing
@@ -100,20 +100,20 @@ def _passed(
     ]
 
 
-def digest_of(losses: list[RecordedLoss]) -> str:
+def losses_digest(losses: list[RecordedLoss]) -> str:
     """A digest of losses, to compare them with a preview."""
-    return digest(*map(astuple, losses))
+    return preview_digest(*map(astuple, losses))
 
 
-def _missing(
+def _unread_ranges(
     connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
 ) -> list[RecordedLoss]:
     """The missing ranges of a path that plan saw and no batch read. Empty if already recorded."""
     closed, spans = partitions.unaccounted(connection, pipeline.pipeline_id)
-    name = named(spec, path, {k.name for k in closed})
+    name = match_name(spec, path, {k.name for k in closed})
     meant = [k.source_partition_id for k in closed if k.name == name]
-    if not meant and not _lost_before(connection, spec, pipeline, path):
-        _refuse_held(connection, spec, pipeline, path)
+    if not meant and not _recorded_losses(connection, spec, pipeline, path):
+        _refuse_claimed(connection, spec, pipeline, path)
         missing = "; ".join(str(k) for k in closed[:5]) or "none"
         raise SourceError(
             f"{path!r}: the ledger has no missing records of it (missing records: {missing}). "
@@ -127,16 +127,16 @@ def _missing(
     ]
 
 
-def _lost_before(
+def _recorded_losses(
     connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
 ) -> list[RecordedLoss]:
     """The losses already recorded for a path, so that the same command gives the same answer."""
     recorded = rows(connection, "accept", "gone", pipeline_id=pipeline.pipeline_id)
-    name = named(spec, path, {r["name"] for r in recorded})
+    name = match_name(spec, path, {r["name"] for r in recorded})
     return [RecordedLoss(**r) for r in recorded if r["name"] == name]
 
 
-def _refuse_held(
+def _refuse_claimed(
     connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
 ) -> None:
     """Raise StateError if a planned batch has claimed records of the path."""
@@ -148,7 +148,7 @@ def _refuse_held(
         pipeline_id=pipeline.pipeline_id,
         orphan_seconds=silent,
     )
-    name = named(spec, path, {r["name"] for r in claimed})
+    name = match_name(spec, path, {r["name"] for r in claimed})
     batch = next((r["batch_id"] for r in claimed if r["name"] == name), None)
     if batch is not None:
         raise StateError(

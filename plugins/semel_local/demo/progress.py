@@ -45,7 +45,7 @@ def next_week(
     `folders`: where the demo leaves `files`, beside what its pipelines keep. TerminalError: the
     year is over, or there are files of a demo that nobody remembers.
     """
-    kept = [layout.of(each) for each in pipelines]
+    kept = [layout.archive_folder(each) for each in pipelines]
     left = chain(*(folder.glob(files) for folder in folders),
                  *(layout.markers(each).glob("*.json") for each in kept))
     known = DemoProgress.load(of)

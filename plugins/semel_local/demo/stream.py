@@ -190,7 +190,7 @@ class Watch:
 
     def _read(self, *, tell: bool = False) -> int:
         """How many messages the live pipeline has read; its new batches are told."""
-        for path in marker_paths(layout.of(self.live)):
+        for path in marker_paths(layout.archive_folder(self.live)):
             if path.name in self._messages:
                 continue
             plain = json.loads(path.read_bytes())

@@ -84,8 +84,8 @@ SINKS = {
 def found(spec: Spec, marker: Marker) -> dict[int, set[tuple[int, int]]]:
     """h1 and h2 by shard."""
     parts = partitions_of(open_source(spec), [marker])
-    of = {part.known.source_partition_id: part for part in parts}
-    claims = [of[claim.source_partition_id].here(claim) for claim in marker.claims]
+    of = {part.partition.source_partition_id: part for part in parts}
+    claims = [of[claim.source_partition_id].current_claim(claim) for claim in marker.claims]
     [batch] = histories([marker])
     made = ids_of(batch, claims)
     assert len({part.buckets for part in made}) == 1

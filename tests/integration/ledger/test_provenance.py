@@ -53,7 +53,7 @@ def both(bench: Workbench) -> Spec:
 
 
 def code_folder(spec: Spec) -> Path:
-    return layout.of(spec) / "code"
+    return layout.archive_folder(spec) / "code"
 
 
 def sha256(data: bytes) -> str:
@@ -116,7 +116,7 @@ def test_which_batches_a_code_made(bench: Workbench, ledger: Ledger, shell: Shel
         bench.write(f"in/2026-11-0{day}.jsonl", events(day, day + 1))
         interval = tuple(datetime(2026, 11, d, tzinfo=UTC) for d in (day, day + 1))
         run(ledger, spec, f"r{day}", interval, engine=LocalEngine(transforms=True))
-    old = layout.marker(layout.of(spec), 5)
+    old = layout.marker(layout.archive_folder(spec), 5)
     marker = json.loads(old.read_text())
     del marker["code"]
     old.write_text(json.dumps(marker))
@@ -232,7 +232,7 @@ def test_a_committed_batch_is_finalized_without_it(
         stage(ledger, spec, number, LocalEngine(), quiet)
         commit(ledger, spec, number, pytest.fail, quiet)
         if number == 2:
-            (record,) = (layout.of(spec) / "staging").glob("*2/*/code.json")
+            (record,) = (layout.archive_folder(spec) / "staging").glob("*2/*/code.json")
             damage(record)
         finalize(ledger, spec, number)
     first, second = (marked(spec, number) for number in (1, 2))
@@ -256,10 +256,10 @@ def test_only_modules_of_the_folder_count(bench: Workbench) -> None:
     for name, text in files.items():
         (bench.transforms / f"{name}.py").write_text(text)
     spec = bench.spec(transforms=["main:f"])
-    assert sorted(provenance.look(spec).texts) == ["main.py", "one.py", "two.py"]
+    assert sorted(provenance.read_code(spec).texts) == ["main.py", "one.py", "two.py"]
     (bench.transforms / "main.py").unlink()
     with pytest.raises(TerminalError, match=r"main\.py cannot be read: No such file"):
-        provenance.look(spec)
+        provenance.read_code(spec)
 
 
 def test_show_says_which_code_made_a_batch(
@@ -302,7 +302,7 @@ def test_show_says_which_code_made_a_batch(
         assert found == {"of": of, **about}
         assert Path(found["files"][0]["text"]).read_bytes() == new["plus.py"]
 
-    marker = layout.marker(layout.of(spec), 1)
+    marker = layout.marker(layout.archive_folder(spec), 1)
     marker.write_text("{")
     assert shown()[1]["of"] == "plan"
     marker.parent.rename(marker.parent.with_name("moved"))

@@ -351,7 +351,7 @@ def test_damaged_files(bench: Workbench, ledger: Ledger) -> None:
     """Output, decisions or a marker that is damaged or gone is told as that: no difference."""
     spec = bench.spec()
     land(bench, ledger, spec, 2)
-    roots = [spec.sink_path(), *(layout.of(spec) / kind for kind in ("decisions", "markers"))]
+    roots = [spec.sink_path(), *(layout.archive_folder(spec) / kind for kind in ("decisions", "markers"))]
     for root, gone in itertools.product(roots, (False, True)):
         [path] = root.glob("*b00000002*")
         data = path.read_bytes()

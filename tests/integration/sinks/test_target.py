@@ -218,10 +218,10 @@ def test_adopt_beside_a_table_of_an_earlier_time(
     lose(ledger)
     with pytest.raises(TerminalError, match="has no note of batch 3, whose markers"):
         adopt(ledger, spec, log=quiet)
-    marker = layout.marker(layout.of(spec), 3)
+    marker = layout.marker(layout.archive_folder(spec), 3)
     marker.rename(bench.folder / "aside.json")
     for kind in ("ids", "decisions", "dead_letters", "claims"):
-        for path in (layout.of(spec) / kind).glob("b00000003-*"):
+        for path in (layout.archive_folder(spec) / kind).glob("b00000003-*"):
             path.unlink()
     assert adopt(ledger, spec, log=quiet).batches == 2
     come(bench, ledger, spec, 4)
@@ -315,7 +315,7 @@ def test_batches_that_end_while_markers_are_listed(
     markers. 4. One more is finalized. 5. For the marker that it does not know it reads the ledger
     again. The last batch has no marker in that list, and lacks none.
     """
-    listed, others = traces.markers, [5, 6]
+    listed, others = traces.marker_numbers, [5, 6]
 
     def markers(kept: Path) -> set[int]:
         before, behind = (others.pop(0), others.pop(0)) if others else (None, None)
@@ -338,7 +338,7 @@ def test_a_long_history_is_not_read(
     """Before a batch the newest ones are compared: what is missing of older ones is found by
     `semel check` and the audit.
     """
-    monkeypatch.setattr("semel.archive.owned.NOTES_HELD", 2)
+    monkeypatch.setattr("semel.archive.owned.NOTES_COMPARED", 2)
     table.run("DELETE FROM semel_batch WHERE batch_id = 1")
     come(bench, ledger, spec, 4)
     with pytest.raises(TerminalError, match="has no note of batch 1"):
@@ -526,13 +526,13 @@ def test_a_folder_of_an_earlier_time(bench: Workbench, ledger: Ledger) -> None:
     spec = bench.spec()
     for number in (1, 2, 3):
         come(bench, ledger, spec, number)
-    marker = layout.marker(layout.of(spec), 3)
+    marker = layout.marker(layout.archive_folder(spec), 3)
     marker.rename(bench.folder / "aside.json")
     with pytest.raises(TerminalError, match="lacks the markers of batch 3, which are finalized"):
         come(bench, ledger, spec, 4)
     (bench.folder / "aside.json").rename(marker)
     run(ledger, spec, "r4")
-    other = layout.marker(layout.of(spec), 77)
+    other = layout.marker(layout.archive_folder(spec), 77)
     other.write_bytes(marker.read_bytes())
     with pytest.raises(TerminalError, match="has markers of batch 77, which are none of 'events'"):
         come(bench, ledger, spec, 5)

@@ -32,7 +32,7 @@ from semel.pipeline.spec import Spec
 from semel.plan.abandon import abandon
 from semel.repair import accept
 from semel.repair import losses as lost
-from semel.repair.accept import How
+from semel.repair.accept import AcceptMode
 
 router = APIRouter()
 
@@ -75,7 +75,7 @@ def ask_accept(
     dag_id: str,
     user: GetUserDep,
     file: _File,
-    how: How,
+    how: AcceptMode,
     start: _Byte = 0,
 ) -> HTMLResponse:
     """What accepting a file would do now, to be confirmed."""
@@ -88,7 +88,7 @@ def ask_accept(
     if found and found[0]:
         what = found[0]
         losses = how == "lost"
-        digest = lost.digest_of(what) if losses else what.digest
+        digest = lost.losses_digest(what) if losses else what.digest
         end = 0 if losses else what.end
         name = what[0].name if losses else what.name
         wanted = {"file": name, "how": how, "start": start, "end": end, "digest": digest}
@@ -195,10 +195,10 @@ def _planned(dag_id: str, batch_id: int) -> shown.Planned:
     return found
 
 
-def _foreseen(spec: Spec, file: str, how: How, start: int) -> Any:
+def _foreseen(spec: Spec, file: str, how: AcceptMode, start: int) -> Any:
     if how == "lost":
-        return lost.foresee_loss(ledger(), spec, file)
-    return accept.foresee(ledger(), spec, file, same=how == "same", start=start)
+        return lost.preview_loss(ledger(), spec, file)
+    return accept.preview_accept(ledger(), spec, file, same=how == "same", start=start)
 
 
 def _name(user: Any) -> str:

@@ -77,17 +77,17 @@ def ask_replay(
     """
     spec = declared(dag_id, f"replay {dag_id}")
     start, end = span(start, end, last)
-    now = provenance.look(spec)
+    now = provenance.read_code(spec)
     which = _which(spec, start, end)
     roots = _roots(spec, which)
     token = found = None
     if roots and len(roots) <= PAGE_LINES:
-        key = f"replay {spec.name} {spec.digest()} {now.named.digest} {roots}"
-        found = soon(key, lambda: _foreseen(spec, roots, now.named))
+        key = f"replay {spec.name} {spec.digest()} {now.digests.digest} {roots}"
+        found = soon(key, lambda: _foreseen(spec, roots, now.digests))
     if found and not any(one.root.why for one in found):
         wanted = {
             "from": start.isoformat(), "to": end.isoformat(), "batches": roots,
-            "code": now.named.digest, "spec": spec.digest(), "at": datetime.now(UTC).isoformat(),
+            "code": now.digests.digest, "spec": spec.digest(), "at": datetime.now(UTC).isoformat(),
         }  # fmt: skip
         token = sign(user, dag_id, "replay", wanted)
     return page(
@@ -101,7 +101,7 @@ def ask_replay(
         count=len(roots),
         found=found,
         codes=Counter(one.made_by.digest for one in found or () if one.made_by),
-        code=now.named,
+        code=now.digests,
         paused=is_paused(dag_id),
         keep=format_duration(spec.limits.keep_replaced),
         folder=spec.sink_path() is not None,

@@ -45,13 +45,13 @@ from semel.repair.adopt import runs
 from semel.repair.adopt.history import READ_AGAIN, History, histories
 from semel.repair.adopt.ids import IdsLostError, ShardIds, ids_of
 from semel.repair.adopt.insert import write_batches, write_partitions
-from semel.repair.adopt.landed import check_landed
+from semel.repair.adopt.landed import compare_target
 from semel.repair.adopt.partitions import Adoptee, partitions_of
 from semel.sinks import held
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adopted:
+class AdoptResult:
     """The result of adopt. `found`: the ledger had all these batches, and nothing was changed."""
 
     pipeline: str
@@ -73,7 +73,7 @@ class Adopted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taught:
+class RecoveredIds:
     """The ids of all batches, to write to the catalog.
 
     `lost_batches`: batches whose ids neither files nor source have, and `why`. In scope `bucket`,
@@ -83,7 +83,7 @@ class Taught:
     runs: list[runs.OldRun]
     forgotten_buckets: Buckets
     expired: int
-    gone: tuple[Marker, ...]
+    lost_batches: tuple[Marker, ...]
     why: str
 
     @property
@@ -96,7 +96,7 @@ class Taught:
         if self.runs:
             segment_id = ensure_segment(connection, pipeline_id, int(horizon.total_seconds()))
             for run in self.runs:
-                runs.write(connection, pipeline_id, segment_id, run)
+                runs.write_run(connection, pipeline_id, segment_id, run)
 
 
 def adopt(
@@ -106,7 +106,7 @@ def adopt(
     *,
     forget_ids: bool = False,
     log: Log = print,
-) -> Adopted:
+) -> AdoptResult:
     """Take over the batches in a pipeline's sink. The same call again changes nothing.
 
     `others`: pipelines that may follow later; their numbers stay free. `forget_ids`: continue if
@@ -125,16 +125,16 @@ def adopt(
 
 def _adopt(
     ledger: Ledger, spec: Spec, others: Iterable[Spec], *, forget_ids: bool, log: Log
-) -> Adopted:
-    target, sink, archive = open_sink(spec), spec.sink_path(), layout.of(spec)
-    markers = _markers(sink, archive)
+) -> AdoptResult:
+    target, sink, archive = open_sink(spec), spec.sink_path(), layout.archive_folder(spec)
+    markers = _read_markers(sink, archive)
     names = {(s.name, s.sink.file_name): s for s in _specs(spec, markers)}
-    leftovers = traces.look(sink, archive, names.values())
+    leftovers = traces.find_traces(sink, archive, names.values())
     notes = target.notes()
     if notes:
         notes.check()
     noted = [note.batch_id for note in notes.batch_notes] if notes else []
-    earlier = _known(ledger, spec, target.address, archive, markers)
+    earlier = _earlier_result(ledger, spec, target.address, archive, markers)
     if earlier is not None:
         return earlier
     if leftovers == Traces() and not noted:
@@ -145,47 +145,47 @@ def _adopt(
         )
     _check(spec, archive, markers)
     batches = histories(markers)
-    of_ledger = check_landed(spec, target, archive, markers, notes)
+    of_ledger = compare_target(spec, target, archive, markers, notes)
     batch_max = _batch_max(leftovers.batch_max, markers, noted)
-    now = _pass_numbers(ledger, spec, batches, batch_max, [_numbers(o, log) for o in others])
+    now = _pass_numbers(ledger, spec, batches, batch_max, [_numbers_of(o, log) for o in others])
     outputs = [marker for batch in batches for marker in batch.outputs]
     partitions = partitions_of(open_source(spec), outputs)
-    lost = note.gaps([marker.commit_seq for marker in markers])
+    lost = note.missing_ranges([marker.commit_seq for marker in markers])
     with tempfile.TemporaryDirectory(prefix="adopt-", dir=settings.cache_dir()) as spills:
         # An at-least-once pipeline has no ids.
         identified = batches if _exact_from(spec, markers) else []
-        catalog = catalog_of(spec, identified, partitions, now, Path(spills))
+        catalog = recover_ids(spec, identified, partitions, now, Path(spills))
         # Keeps D7.
-        if catalog.gone and not forget_ids:
+        if catalog.lost_batches and not forget_ids:
             raise TerminalError(
-                f"{spec.name}: semel cannot recover the ids of {_named(catalog.gone)} "
+                f"{spec.name}: semel cannot recover the ids of {_batches_text(catalog.lost_batches)} "
                 f"({catalog.why}). Nothing was adopted. Restore the missing files. Or continue "
                 f"without the ids by `semel adopt {spec.name} --forget-ids`: then repeats of these "
                 "records count as new (in scope bucket, all records of their buckets as late)",
                 next=AGAIN,
             )
         if lost:
-            note.write(archive, lost)
+            note.write_note(archive, lost)
         _write(ledger, spec, target.address, archive, batches, partitions, catalog, of_ledger)
     listed = {marker.target_of(file) for marker in outputs for file in marker.files}
-    present = {*(str(sink / path) for path in leftovers.output), *(str(archive / p) for p in leftovers.kept)}
+    present = {*(str(sink / path) for path in leftovers.output), *(str(archive / p) for p in leftovers.batch_files)}
     # Keeps D11.
-    listed |= {str(path) for marker in markers for path in marker.taught_paths.values()}
+    listed |= {str(path) for marker in markers for path in marker.added_ids_paths.values()}
     numbers = {marker.batch_id for marker in markers}
     present |= {str(archive / path) for path, of in leftovers.replaced.items() if of not in numbers}
-    attempts = ((m.made_by, m.replay.fence if m.replay else m.fence) for m in outputs)
+    attempts = ((m.writer_id, m.replay.fence if m.replay else m.fence) for m in outputs)
     won = {f"b{number:08d}/f{fence:04d}" for number, fence in attempts}
-    return Adopted(
+    return AdoptResult(
         pipeline=spec.name,
         found=False,
         batches=len(markers),
         replays=len(outputs) - len(markers),
         source_partitions=len(partitions),
-        files_found=sum(part.found for part in partitions),
+        files_found=sum(part.located for part in partitions),
         ids=catalog.ids,
         id_runs=len(catalog.runs),
         batches_expired=catalog.expired,
-        batches_forgotten=tuple(marker.batch_id for marker in catalog.gone),
+        batches_forgotten=tuple(marker.batch_id for marker in catalog.lost_batches),
         commits_lost=tuple((first, last) for first, last in lost),
         strays=tuple(sorted(present - listed)),
         staging=tuple(sorted(leftovers.staging.keys() - won)),
@@ -196,7 +196,7 @@ def _specs(spec: Spec, markers: list[Marker]) -> list[Spec]:
     return [spec, *(marker.spec for marker in markers)]
 
 
-def _markers(sink: Path | None, archive: Path) -> list[Marker]:
+def _read_markers(sink: Path | None, archive: Path) -> list[Marker]:
     try:
         return markers_in(sink, archive)
     except CorruptionError as error:
@@ -208,9 +208,9 @@ def _markers(sink: Path | None, archive: Path) -> list[Marker]:
 
 
 # Keeps D3.
-def _known(
+def _earlier_result(
     ledger: Ledger, spec: Spec, address: str, archive: Path, markers: list[Marker]
-) -> Adopted | None:
+) -> AdoptResult | None:
     """The result if the ledger already has the pipeline and all these batches.
 
     Returns None if it does not have the pipeline. Raises TerminalError if it lacks some of the
@@ -227,11 +227,11 @@ def _known(
                 f"{spec.name!r} cannot adopt its batches",
                 next=NO_STEP,
             )
-        unknown = owned.not_of(connection, pipeline.pipeline_id, spec.name, markers)
+        unknown = owned.unknown_markers(connection, pipeline.pipeline_id, spec.name, markers)
     if not unknown:
-        return Adopted(pipeline=spec.name, found=True, batches=len(markers))
+        return AdoptResult(pipeline=spec.name, found=True, batches=len(markers))
     raise TerminalError(
-        f"{archive}: this archive has markers of {_named(unknown)}, which {spec.name} does not "
+        f"{archive}: this archive has markers of {_batches_text(unknown)}, which {spec.name} does not "
         "have in this ledger. The ledger was restored from an older backup, or these batches ran "
         "with another ledger. Nothing was adopted. Point SEMEL_LEDGER_DSN to an empty database, "
         "migrate it, and adopt each pipeline there",
@@ -239,7 +239,7 @@ def _known(
     )
 
 
-def _named(markers: Iterable[Marker]) -> str:
+def _batches_text(markers: Iterable[Marker]) -> str:
     return held.batches_text([marker.batch_id for marker in markers])
 
 
@@ -248,7 +248,7 @@ def _check(spec: Spec, archive: Path, markers: list[Marker]) -> None:
     """Prove that all markers are of this pipeline and consistent. Raises TerminalError if not."""
     if foreign := [marker for marker in markers if marker.pipeline != spec.name]:
         raise TerminalError(
-            f"{archive}: this archive has {_named(foreign)} of pipeline {foreign[0].pipeline!r}, "
+            f"{archive}: this archive has {_batches_text(foreign)} of pipeline {foreign[0].pipeline!r}, "
             f"which {spec.name!r} cannot adopt. Give the pipeline its old name",
             next=f"semel adopt {foreign[0].pipeline}",
         )
@@ -276,10 +276,10 @@ def _check(spec: Spec, archive: Path, markers: list[Marker]) -> None:
         identity.check(identity.to_text(identity.identity_of(markers[-1].spec)), spec)
 
 
-def _numbers(other: Spec, log: Log) -> tuple[int, int]:
+def _numbers_of(other: Spec, log: Log) -> tuple[int, int]:
     """The highest batch and source partition numbers in another pipeline's sink."""
-    sink, archive = other.sink_path(), layout.of(other)
-    batch_max = traces.look(sink, archive, [other]).batch_max
+    sink, archive = other.sink_path(), layout.archive_folder(other)
+    batch_max = traces.find_traces(sink, archive, [other]).batch_max
     try:
         markers = markers_in(sink, archive)
         return _batch_max(batch_max, markers), _partition_max(markers)
@@ -290,7 +290,7 @@ def _numbers(other: Spec, log: Log) -> tuple[int, int]:
 
 def _batch_max(in_names: int, markers: list[Marker], noted: Iterable[int] = ()) -> int:
     """The highest batch number. File names do not show the number of a replay into a table."""
-    return max([in_names, *noted, *(marker.made_by for marker in markers)])
+    return max([in_names, *noted, *(marker.writer_id for marker in markers)])
 
 
 def _partition_max(markers: list[Marker]) -> int:
@@ -316,7 +316,7 @@ def _pass_numbers(
             connection,
             "adopt",
             "taken",
-            batches=[marker.made_by for batch in batches for marker in batch.outputs],
+            batches=[marker.writer_id for batch in batches for marker in batch.outputs],
             partitions=list(
                 {c.source_partition_id for b in batches for m in b.outputs for c in m.claims}
             ),
@@ -345,17 +345,17 @@ def _pass_numbers(
     return now
 
 
-def catalog_of(
+def recover_ids(
     spec: Spec,
     batches: list[History],
     partitions: list[Adoptee],
     now: datetime,
     folder: Path,
     keep: Callable[[Marker, list[ShardIds]], None] = lambda marker, ids: None,
-) -> Taught:
+) -> RecoveredIds:
     """Read the ids of all batches within their horizon, and call `keep` with those of each batch."""
     horizon = int(spec.dedup.horizon.total_seconds())
-    by_number = {part.known.source_partition_id: part for part in partitions}
+    by_number = {part.partition.source_partition_id: part for part in partitions}
     old_runs = runs.OldRuns(folder, horizon)
     expired, lost = [], []
     for batch in batches:
@@ -367,7 +367,7 @@ def catalog_of(
             expired.append(marker)
             continue
         try:
-            ids = ids_of(batch, [by_number[c.source_partition_id].here(c) for c in batch.claims])
+            ids = ids_of(batch, [by_number[c.source_partition_id].current_claim(c) for c in batch.claims])
         except IdsLostError as error:
             lost.append((marker, f"batch {marker.batch_id}: {error}"))
             continue
@@ -378,11 +378,11 @@ def catalog_of(
         old_runs.add(marker.commit_seq, last + marker.spec.dedup.horizon, ids)
     # Keeps D8.
     lacking = [marker.buckets for marker in (*expired, *(marker for marker, _ in lost))]
-    return Taught(
+    return RecoveredIds(
         runs=old_runs.finish(),
         forgotten_buckets=union(lacking) or Buckets(),
         expired=len(expired),
-        gone=tuple(marker for marker, _ in lost),
+        lost_batches=tuple(marker for marker, _ in lost),
         why="; ".join(why for _, why in lost[:3]),
     )
 
@@ -409,7 +409,7 @@ def _write(
     archive: Path,
     batches: list[History],
     partitions: list[Adoptee],
-    catalog: Taught,
+    catalog: RecoveredIds,
     of_ledger: str | None,
 ) -> None:
     last = batches[-1].first if batches else None
@@ -461,7 +461,7 @@ def _complete_to(spec: Spec, batches: list[History]) -> datetime | None:
     return max(filter(None, ends), default=None)
 
 
-def told(answer: Adopted) -> str:
+def describe(answer: AdoptResult) -> str:
     """Describe the adopted batches, the losses, and leftover files."""
     name, batches = answer.pipeline, count(answer.batches, "batch", "batches")
     if answer.found:

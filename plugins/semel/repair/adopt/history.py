@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from semel.archive.marker import Marker, generations, judged
+from semel.archive.marker import Marker, generations, judging_output
 from semel.errors import AGAIN, CorruptionError
 from semel.model.batch import Claim
 
@@ -24,7 +24,7 @@ class History:
     """
 
     outputs: tuple[Marker, ...]
-    before: Marker | None
+    previous: Marker | None
     claims: tuple[Claim, ...]
 
     @property
@@ -44,8 +44,8 @@ class History:
 
     def judged_by(self, marker: Marker) -> int | None:
         """The batch whose verdicts an output uses. Returns None if it has verdicts of its own."""
-        judge = judged([output for output in self.outputs if output.generation <= marker.generation])
-        return None if judge is marker else judge.made_by
+        judge = judging_output([output for output in self.outputs if output.generation <= marker.generation])
+        return None if judge is marker else judge.writer_id
 
     def own_claims(self, marker: Marker) -> list[Claim]:
         """The claims of an output that no earlier output has."""
@@ -80,7 +80,7 @@ def histories(markers: Sequence[Marker]) -> list[History]:
                 )
             claims = by_number[root].claims
         outputs = tuple(_outputs(marker))
-        batches.append(History(outputs=outputs, before=previous, claims=claims))
+        batches.append(History(outputs=outputs, previous=previous, claims=claims))
     return batches
 
 

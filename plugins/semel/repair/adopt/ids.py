@@ -71,16 +71,16 @@ def ids_of(batch: History, claims: Iterable[Claim]) -> list[ShardIds]:
     marker = batch.first
     if not marker.counts.survivors:
         return []
-    from_files = {"ids files": lambda: _kept(marker)}
+    from_files = {"ids files": lambda: _ids_in_files(marker)}
     ways: dict[str, Callable[[], list[ShardIds]]] = {}
-    if marker.of_kind(Kind.IDS) and not marker.taught:
+    if marker.of_kind(Kind.IDS) and not marker.has_added_ids:
         ways |= from_files
     for output in reversed(batch.outputs):
         if output.sink and not output.spec.transforms:
             name = f"output of generation {output.generation}" if batch.replays else "output"
-            ways[name] = partial(_of_output, marker, output)
-    ways["source"] = lambda: _proven(marker, in_source(marker, tuple(claims), before=batch.before))
-    if marker.taught:  # Their number proves nothing, so they come last.
+            ways[name] = partial(_ids_in_output, marker, output)
+    ways["source"] = lambda: _by_shard(marker, ids_in_source(marker, tuple(claims), before=batch.previous))
+    if marker.has_added_ids:  # Their number proves nothing, so they come last.
         ways |= from_files
     whys = []
     for name, way in ways.items():
@@ -91,18 +91,18 @@ def ids_of(batch: History, claims: Iterable[Claim]) -> list[ShardIds]:
     raise IdsLostError("; ".join(whys))
 
 
-def _of_output(marker: Marker, output: Marker) -> list[ShardIds]:
+def _ids_in_output(marker: Marker, output: Marker) -> list[ShardIds]:
     if output.counts.rows_written != marker.counts.survivors:
         raise ValueError(
             f"{output.counts.rows_written} rows, but {marker.counts.survivors} survivors"
         )
-    return _proven(marker, _in_output(output, all_have_ids=marker.exact))
+    return _by_shard(marker, _hash_output(output, all_have_ids=marker.exact))
 
 
-def _kept(marker: Marker) -> list[ShardIds]:
+def _ids_in_files(marker: Marker) -> list[ShardIds]:
     shards = []
     for file in marker.of_kind(Kind.IDS):
-        header, h1, h2 = read_ids(whole_file(marker, file))
+        header, h1, h2 = read_ids(verified_path(marker, file))
         if header.shards != marker.spec.dedup.shards:
             raise ValueError(
                 f"{file.path} has dedup.shards {header.shards}, not {marker.spec.dedup.shards}"
@@ -112,14 +112,14 @@ def _kept(marker: Marker) -> list[ShardIds]:
     return shards
 
 
-def whole_file(marker: Marker, file: MarkedFile) -> Path:
+def verified_path(marker: Marker, file: MarkedFile) -> Path:
     """The path of a listed file. Raises OSError or ValueError if it does not match its marker."""
     if not marker.is_whole(file):
         raise ValueError(f"{file.path} does not have the size and checksum in its marker")
     return marker.path_of(file)
 
 
-def _proven(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
+def _by_shard(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
     """Sorted ids by shard. Raises ValueError if their number is not the number of survivors."""
     none = np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16), None
     all_parts = [none, *parts]
@@ -139,13 +139,13 @@ def _check_count(marker: Marker, ids: int) -> None:
         raise ValueError(f"{ids} ids, but {marker.counts.survivors} survivors")
 
 
-def _in_output(marker: Marker, *, all_have_ids: bool) -> Iterator[Part]:
+def _hash_output(marker: Marker, *, all_have_ids: bool) -> Iterator[Part]:
     spec = marker.spec
     by_bucket = spec.dedup.scope is RepeatScope.BUCKET
     names = list(dict.fromkeys([*spec.record_id, *([spec.record_time] if by_bucket else [])]))
     declared = spec.arrow_schema()
     for file in marker.of_kind(Kind.DATA):
-        whole_file(marker, file)
+        verified_path(marker, file)
         for table in gathered(rows_of(marker, file, names), PIECE_BYTES_MAX):
             # JSON Lines stores dates as text.
             columns = [table.column(name).cast(declared.field(name).type) for name in names]
@@ -162,7 +162,7 @@ def _in_output(marker: Marker, *, all_have_ids: bool) -> Iterator[Part]:
             yield ids.h1[ids.valid], ids.h2[ids.valid], ids.shard[ids.valid], parts_buckets
 
 
-def in_source(
+def ids_in_source(
     marker: Marker,
     claims: tuple[Claim, ...],
     skipped_kinds: tuple[Kind, ...] = _NO_SURVIVORS,
@@ -173,7 +173,7 @@ def in_source(
     `before`: for an admission, the batch whose dead letters it judged again. Raises SourceError if
     the source has changed, ValueError or CorruptionError if a file has.
     """
-    skip = _dropped(marker, skipped_kinds)
+    skip = _dropped_offsets(marker, skipped_kinds)
     source = open_source(marker.spec)
     source.check(claims, marker.batch_id)
     wanted = None if marker.exact else marker.counts.survivors
@@ -202,10 +202,10 @@ def _read_again(
         raise ValueError(f"{records} records, but {wanted} survivors")
 
 
-def _dropped(marker: Marker, kinds: tuple[Kind, ...]) -> dict[int, np.ndarray]:
+def _dropped_offsets(marker: Marker, kinds: tuple[Kind, ...]) -> dict[int, np.ndarray]:
     """The offsets of the records in a batch's files of some kinds, by source partition."""
     tables = [
-        pq.read_table(whole_file(marker, file), columns=list(_POSITION.names), partitioning=None)
+        pq.read_table(verified_path(marker, file), columns=list(_POSITION.names), partitioning=None)
         for kind in kinds
         for file in marker.of_kind(kind)
     ]

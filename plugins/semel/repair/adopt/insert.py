@@ -19,7 +19,7 @@ from semel.repair.adopt.partitions import Adoptee
 MARKERS_AT_ONCE = 1_000
 """The number of batches that one statement of adopt writes. Their specs are some 2 KB each."""
 
-_Asked = tuple[str, int | None, int | None]
+_RequestKey = tuple[str, int | None, int | None]
 """A request, and the batch that it replays or admits: the key by which adopt counts ordinals."""
 
 
@@ -27,7 +27,7 @@ def write_partitions(
     connection: sa.Connection, pipeline_id: int, partitions: list[Adoptee]
 ) -> None:
     """Write the source partitions with their old numbers, and their start as lost if not read."""
-    known_partitions = [asdict(part.known) for part in partitions]
+    known_partitions = [asdict(part.partition) for part in partitions]
     change(
         connection,
         "adopt",
@@ -47,8 +47,8 @@ def write_batches(
 
     `batches`: in commit order. `split_size`: the split size of a plan of their source, in bytes.
     """
-    ordinals: Counter[_Asked] = Counter()
-    replays = sorted((m for each in batches for m in each.replays), key=lambda m: m.made_by)
+    ordinals: Counter[_RequestKey] = Counter()
+    replays = sorted((m for each in batches for m in each.replays), key=lambda m: m.writer_id)
     histories = {each.first.batch_id: each for each in batches}
     for markers in (*_parts([each.first for each in batches]), *_parts(replays)):
         _insert_batches(connection, pipeline_id, markers, histories, ordinals, split_size)
@@ -57,12 +57,12 @@ def write_batches(
         _insert_files(connection, markers, histories)
     pairs = [pair for each in batches for pair in pairwise(each.outputs)]
     # Keeps ER2.
-    erase(connection, [each.newest for each in batches])
-    replaced = [{"batch_id": old.made_by, "replaced_by": new.made_by} for old, new in pairs]
+    insert_erasures(connection, [each.newest for each in batches])
+    replaced = [{"batch_id": old.writer_id, "replaced_by": new.writer_id} for old, new in pairs]
     change(connection, "adopt", "replaced", replaced=json.dumps(replaced))
 
 
-def erase(connection: sa.Connection, markers: list[Marker]) -> None:
+def insert_erasures(connection: sa.Connection, markers: list[Marker]) -> None:
     """Write the erasures in these markers to the ledger, unless it has them."""
     erasures = [{"batch_id": m.batch_id, **asdict(one)} for m in markers for one in m.erased]
     change(connection, "accept", "erase", erasures=json.dumps(erasures))
@@ -78,7 +78,7 @@ def _insert_batches(
     pipeline_id: int,
     markers: list[Marker],
     histories: dict[int, History],
-    ordinals: Counter[_Asked],
+    ordinals: Counter[_RequestKey],
     split_size: int,
 ) -> None:
     batches = []
@@ -91,7 +91,7 @@ def _insert_batches(
         start, end = (time.isoformat() if time else None for time in interval)
         batches.append(
             {
-                "batch_id": m.made_by,
+                "batch_id": m.writer_id,
                 "request_key": request,
                 "ordinal": ordinals[request, replays, admits],
                 "spec": m.spec.to_json(),
@@ -123,7 +123,7 @@ def _insert_attempts(connection: sa.Connection, markers: list[Marker]) -> None:
     attempts = [
         {
             **vars(m.counts),
-            "batch_id": m.made_by,
+            "batch_id": m.writer_id,
             "fence": m.replay.fence if m.replay else m.fence,
             "input_digest": m.input_digest,
             "sink_schema": json.dumps(m.sink_columns),
@@ -137,7 +137,7 @@ def _insert_claims(
     connection: sa.Connection, markers: list[Marker], histories: dict[int, History]
 ) -> None:
     claims = [
-        {**asdict(claim), "batch_id": m.made_by, **_times(m, claim)}
+        {**asdict(claim), "batch_id": m.writer_id, **_times(m, claim)}
         for m in markers
         for claim in histories[m.batch_id].own_claims(m)
     ]
@@ -160,7 +160,7 @@ def _insert_files(
     files = [
         {
             **vars(file),
-            "batch_id": m.made_by,
+            "batch_id": m.writer_id,
             "ordinal": at,
             "final_path": m.target_of(file),
         }

@@ -11,7 +11,7 @@ from semel.sinks import BatchNote, Notes, RemoteSink, held
 
 
 # Keeps D10, H2.
-def check_landed(
+def compare_target(
     spec: Spec, sink: RemoteSink, archive: Path, markers: list[Marker], notes: Notes | None
 ) -> str | None:
     """The ledger in a target's notes, as in `Pipeline.ledger`. Returns None if unknown.
@@ -21,19 +21,19 @@ def check_landed(
     """
     if notes is None:
         return None
-    differ = held.compare(spec.name, None, owned.by_markers(markers), notes.batch_notes)
+    differ = held.compare(spec.name, None, owned.batches_of_markers(markers), notes.batch_notes)
     ledgers = {n.ledger for n in notes.batch_notes if n.pipeline == spec.name and n.ledger}
     if len(ledgers) > 1:
         held.refuse_foreign(sink.address, spec.name, (n for n in notes.batch_notes if n.ledger))
     if not (differ.foreign or differ.conflicting):
         _refuse_strays(spec, sink, archive, markers, differ.strays)
         if differ.missing:
-            raise _missing(sink, spec.name, archive, differ.missing)
+            raise _missing_rows_error(sink, spec.name, archive, differ.missing)
     held.refuse_differences(sink, spec.name, layout.markers(archive), differ)
     return next(iter(ledgers), None)
 
 
-def _missing(
+def _missing_rows_error(
     sink: RemoteSink, pipeline: str, archive: Path, missing: tuple[held.KnownBatch, ...]
 ) -> TerminalError:
     """The error for missing rows, whose records no run would read again after adopt."""
@@ -57,7 +57,7 @@ def _refuse_strays(
     replays = [note for note in strays if note.commit_seq in made_by]
     if replays:
         number, marker = replays[0].batch_id, made_by[replays[0].commit_seq]
-        root, maker = marker.batch_id, marker.made_by
+        root, maker = marker.batch_id, marker.writer_id
         raise TerminalError(
             f"{sink.address}: just before the ledger was lost, the rows of batch {number} replaced "
             f"those of batch {root}, and no marker in {archive} lists them. Nothing was adopted. "

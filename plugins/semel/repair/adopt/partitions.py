@@ -16,14 +16,14 @@ class Adoptee:
     It is closed if another partition now has its name or its identity.
     """
 
-    known: Partition
-    found: bool
+    partition: Partition
+    located: bool
 
-    def here(self, claim: Claim) -> Claim:
+    def current_claim(self, claim: Claim) -> Claim:
         """A claim of this partition, at its current place."""
-        if not self.found:
+        if not self.located:
             return claim
-        return replace(claim, name=self.known.name, identity=self.known.identity)
+        return replace(claim, name=self.partition.name, identity=self.partition.identity)
 
 
 def partitions_of(source: Source, markers: Iterable[Marker]) -> list[Adoptee]:
@@ -35,14 +35,14 @@ def partitions_of(source: Source, markers: Iterable[Marker]) -> list[Adoptee]:
     generations: dict[str, int] = defaultdict(int)
     known_partitions = []
     for number in sorted(claims):
-        part = _known(number, claims[number])
+        part = _last_known(number, claims[number])
         generations[part.name] += 1
         known_partitions.append(replace(part, generation=generations[part.name]))
     places = zip(known_partitions, source.locate(known_partitions), strict=True)
-    return _settled([Adoptee(known=now or was, found=now is not None) for was, now in places])
+    return _close_conflicts([Adoptee(partition=now or was, located=now is not None) for was, now in places])
 
 
-def _known(number: int, claims: list[Claim]) -> Partition:
+def _last_known(number: int, claims: list[Claim]) -> Partition:
     """A partition as its claims describe it: the last claim has its name, the farthest one its end.
 
     Its fingerprint is lost.
@@ -62,20 +62,20 @@ def _known(number: int, claims: list[Claim]) -> Partition:
     )
 
 
-def _settled(placed: list[Adoptee]) -> list[Adoptee]:
+def _close_conflicts(placed: list[Adoptee]) -> list[Adoptee]:
     """Close partitions that conflict with another: names and identities are each unique."""
     names: set[str] = set()
     identities: set[str] = set()
     closed: set[int] = set()
     # Partitions that the source located go first, then newer ones.
-    for part in sorted(placed, key=lambda p: (not p.found, -p.known.source_partition_id)):
-        partition = part.known
+    for part in sorted(placed, key=lambda p: (not p.located, -p.partition.source_partition_id)):
+        partition = part.partition
         if partition.name in names or partition.identity in identities:
             closed.add(partition.source_partition_id)
         else:
             names.add(partition.name)
             identities.add(partition.identity)
     return [
-        replace(p, known=replace(p.known, closed=p.known.source_partition_id in closed))
+        replace(p, known=replace(p.partition, closed=p.partition.source_partition_id in closed))
         for p in placed
     ]

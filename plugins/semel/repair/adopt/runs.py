@@ -103,7 +103,7 @@ class OldRuns:
         self._held = 0
 
 
-def write(connection: sa.Connection, pipeline_id: int, segment_id: int, run: OldRun) -> None:
+def write_run(connection: sa.Connection, pipeline_id: int, segment_id: int, run: OldRun) -> None:
     """Write a run, header and payload, as visible. It does not belong to an attempt."""
     encoder = IdEncoder(run.ids)
     encoder.add(np.load(run.h1), np.load(run.h2), encoder.blocks)
