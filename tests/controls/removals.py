@@ -706,7 +706,7 @@ OF_MINUTES: dict[str, Removal] = {
         other("commit:_try", retiring_commit),
     ),
     "the marker that is replaced is the one before":
-        code("archive.write_marker:_there", "marker.generation < batch.generation - 1"),
+        code("archive.write_marker:_current_marker", "marker.generation < batch.generation - 1"),
     "a marker is kept before it is replaced": gives("archive.write_marker:_keep_aside"),
     # It is taken as it is.
     "what another finalizer kept is made durable":

@@ -1,7 +1,7 @@
 """Provenance: the code of a batch, which is transform files, semel's version and the git commit.
 
 Plan records the digests with the stored spec. Stage reads the files once, logs changes since then,
-and runs these texts. The archive keeps each text under its digest, and the marker lists the digests.
+and runs these texts. The archive keeps each text under its digest, which the marker lists.
 """
 
 import ast

@@ -68,7 +68,7 @@ def content(
     files: list[ManifestFile],
     times: list[Row],
 ) -> dict[str, Any]:
-    """The success marker without its claims. Readers need only the marker and the files it lists."""
+    """The success marker, still without claims. Readers need only it and the files that it lists."""
     attempt = Attempt.from_row(winner)
     return {
         "format": MARKER_FORMAT,
@@ -257,7 +257,7 @@ def replace(
     # This comes first: from here on, only a finalizer of this generation can change the marker.
     _remove_fence(archive, earlier[-1])
     failpoints.point("finalize.before_replace")
-    text, current = _there(path, batch)
+    text, current = _current_marker(path, batch)
     if current.generation > batch.generation:
         return  # A later replay replaced this one, so this one is finalized.
     new = _successor(text, batch, winner, output)
@@ -269,7 +269,7 @@ def replace(
     sync_folder(path.parent)
 
 
-def _there(path: Path, batch: Batch) -> tuple[bytes, Marker]:
+def _current_marker(path: Path, batch: Batch) -> tuple[bytes, Marker]:
     """The current marker, which is the one to replace or already the replacement."""
     copies = layout.replaced(path.parents[1], batch.root, batch.generation - 1).parent
     advice = (

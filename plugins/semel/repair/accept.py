@@ -55,7 +55,7 @@ _CHOICES: dict[str, tuple[How, ...]] = {
 
 
 def choices(declared: SourceSpec, reason: str) -> tuple[How, ...]:
-    """The modes that can accept a refusal with this reason. Empty if a person has to fix the cause."""
+    """The modes that can settle a refusal with this reason. Empty if a person has to fix a cause."""
     return tuple(how for how in _CHOICES.get(reason, ()) if how != "same" or declared.resumes)
 
 
@@ -116,8 +116,8 @@ class _RefusedFile:
     source: Source
     name: str
     version: int
-    there: Row | None
-    word: Acceptance | None
+    open_partition: Row | None
+    acceptance: Acceptance | None
 
 
 # Keeps A3.
@@ -140,10 +140,10 @@ def accept_file(
     read, or has no record that begins at `start`. Raises StateError if the effect would differ from
     the preview.
     """
-    for refused in _looks(ledger, spec, path, same=same, start=start):
+    for refused in _inspect(ledger, spec, path, same=same, start=start):
         pipeline_id = refused.pipeline.pipeline_id
-        if refused.word is None:
-            return Accepted(**refused.there, same=True, found=True)
+        if refused.acceptance is None:
+            return Accepted(**refused.open_partition, same=True, found=True)
         evidence = _evidence(refused, agreed[0]) if agreed else None
         failpoints.point("accept.before_lock")
         with ledger.transaction() as connection:
@@ -151,9 +151,9 @@ def accept_file(
             if partitions.version(connection, pipeline_id) != refused.version:
                 continue
             # Keeps A7.
-            if agreed and _foreseen(connection, refused, agreed[0], evidence).digest != agreed[1]:
+            if agreed and _preview(connection, refused, agreed[0], evidence).digest != agreed[1]:
                 raise changed(refused.name)
-            accepted = _write(connection, pipeline_id, refused.word, by or who())
+            accepted = _write(connection, pipeline_id, refused.acceptance, by or who())
             change(connection, "accept", "settle", pipeline_id=pipeline_id, name=refused.name)
             partitions.touch(connection, pipeline_id)
             failpoints.point("accept.before_accept")
@@ -166,19 +166,19 @@ def foresee(
     ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int = 0
 ) -> AcceptPreview | None:
     """Preview `accept_file`, with the same errors. Returns None if the file is already settled."""
-    for refused in _looks(ledger, spec, path, same=same, start=start):
-        if refused.word is None:
+    for refused in _inspect(ledger, spec, path, same=same, start=start):
+        if refused.acceptance is None:
             return None
-        end = refused.word.offer.seen
+        end = refused.acceptance.offer.seen
         evidence = _evidence(refused, end)
         with ledger.transaction() as connection:
-            return _foreseen(connection, refused, end, evidence)
+            return _preview(connection, refused, end, evidence)
     raise RetryableError(
         f"{path!r}: the source or its claims changed {_ROUNDS_MAX} times in a row. Load this again"
     )
 
 
-def _looks(
+def _inspect(
     ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int
 ) -> Iterator[_RefusedFile]:
     """Discover a file, again for each item that the caller takes, up to a limit."""
@@ -188,35 +188,36 @@ def _looks(
         listing = source.discover()
         name = named(spec, path, {item.name for item in listing.items})
         if name is None:
-            raise SourceError(_not_there(spec, path, listing))
+            raise SourceError(_unreadable_text(spec, path, listing))
         with ledger.transaction() as connection:
             version = partitions.version(connection, pipeline_id)
             claimed = partitions.read_state(connection, pipeline_id)
             open_row = row(connection, "accept", "open", pipeline_id=pipeline_id, name=name)
         listing, partition_known = claimed.compare(ledger, pipeline_id, listing)
         try:
-            word = source.accept(
+            acceptance = source.accept(
                 listing, partition_known, name, same=same, start=start, is_open=open_row is not None
             )
         except FileNotFoundError:
             continue
         yield _RefusedFile(
-            pipeline=pipeline, source=source, name=name, version=version, there=open_row, word=word
+            pipeline=pipeline, source=source, name=name, version=version, open_partition=open_row,
+                acceptance=acceptance
         )
 
 
 def _evidence(refused: _RefusedFile, end: int) -> Evidence | None:
     """The evidence of a file up to an end. Returns None if the file is shorter now."""
-    offer = None if refused.word is None else refused.word.offer
+    offer = None if refused.acceptance is None else refused.acceptance.offer
     # The file may have grown since the preview, but that part must be unchanged.
     return refused.source.evidence(offer, end) if offer and end <= offer.seen else None
 
 
-def _foreseen(
+def _preview(
     connection: sa.Connection, refused: _RefusedFile, end: int, evidence: Evidence | None
 ) -> AcceptPreview:
-    offer = refused.word.offer
-    lost, retired = _given_up(connection, refused.word)
+    offer = refused.acceptance.offer
+    lost, retired = _losses(connection, refused.acceptance)
     partition = offer.known and offer.known.source_partition_id
     ranges = tuple((k, *span) for k, spans in lost.items() for span in spans)
     digest_now = digest(
@@ -255,24 +256,24 @@ def changed(name: str) -> StateError:
     )
 
 
-def _given_up(connection: sa.Connection, word: Acceptance) -> tuple[Spans, list[int]]:
+def _losses(connection: sa.Connection, acceptance: Acceptance) -> tuple[Spans, list[int]]:
     """The ranges that become lost, and the numbers of the partitions to retire."""
-    superseded = {k.source_partition_id for k in word.superseded}
-    ends = {k.source_partition_id: k.seen for k in word.ended}
+    superseded = {k.source_partition_id for k in acceptance.superseded}
+    ends = {k.source_partition_id: k.seen for k in acceptance.ended}
     lost = partitions.free_ranges(
         connection, {k: seen for k, seen in ends.items() if k not in superseded}
     )
     # A file accepted as new is not a copy of the files that it contains, so retire them too.
-    new = word.offer.known is None
+    new = acceptance.offer.known is None
     return lost, [*ends, *(sorted(superseded - ends.keys()) if new else ())]
 
 
 def _write(
-    connection: sa.Connection, pipeline_id: int, word: Acceptance, by: str
+    connection: sa.Connection, pipeline_id: int, acceptance: Acceptance, by: str
 ) -> Accepted:
     """Retire the old partitions, and open or update the new one. Unread ranges become lost."""
-    offer, same = word.offer, word.offer.known
-    lost, retired = _given_up(connection, word)
+    offer, same = acceptance.offer, acceptance.offer.known
+    lost, retired = _losses(connection, acceptance)
     partitions.lose(connection, lost, "replaced", by)
     partitions.retire(connection, retired)
     if same is None:
@@ -306,14 +307,14 @@ def named(spec: Spec, path: str, names: set[str]) -> str | None:
     return next((name for name in paths if name in names), None)
 
 
-def _not_there(spec: Spec, path: str, listing: SourceListing) -> str:
+def _unreadable_text(spec: Spec, path: str, listing: SourceListing) -> str:
     name = named(spec, path, {r.name for r in listing.refused})
     whys = (f"{r.reason}: {r.detail}" for r in listing.refused if r.name == name)
     why = next(whys, "it does not exist, or the source's pattern does not match it")
     part = spec.source.part
     return (
-        f"{path!r}: {spec.name} cannot read this {part} ({why}), so there is nothing to accept. Fix "
-        f"the {part}, then run the pipeline. If the {part} is lost, "
+        f"{path!r}: {spec.name} cannot read this {part} ({why}), so there is nothing to accept. "
+        f"Fix the {part}, then run the pipeline. If the {part} is lost, "
         f"`{bare_accept_command(spec.name, path, '--lost')}` records that"
     )
 

@@ -30,7 +30,7 @@ from semel.storage import checksum
 
 @dataclass(frozen=True, kw_only=True)
 class Missing:
-    """The numbers of missing rows of a batch's output, and of records of its files in the archive."""
+    """How many rows of a batch's output are missing, and records of its files in the archive."""
 
     batch_id: int
     rows: int
@@ -46,12 +46,12 @@ class _MarkerFiles:
 
     text: bytes
     marker: Marker
-    there: list[MarkedFile | None]
+    current: list[MarkedFile | None]
 
     @property
     def missing(self) -> Missing:
         lacks = {True: 0, False: 0}
-        for file, now in zip(self.marker.files, self.there, strict=False):
+        for file, now in zip(self.marker.files, self.current, strict=False):
             lacks[file.kind is Kind.DATA] += file.records - (now.records if now else 0)
         return Missing(batch_id=self.marker.batch_id, rows=lacks[True], records=lacks[False])
 
@@ -78,7 +78,7 @@ def accept_erased(
             path = layout.marker(archive, number)
             marker = parse_marker(text := path.read_bytes(), path, spec.sink_path())
             sink = None if marker.sink else sink_of(marker.spec)
-            all_files.append(_MarkerFiles(text=text, marker=marker, there=_there(text, marker, sink)))
+            all_files.append(_MarkerFiles(text=text, marker=marker, current=_current_files(text, marker, sink)))
     reduced = [files for files in all_files if files.missing.rows or files.missing.records]
     _check_number(spec, all_files, reduced, lacking)
     at, by = datetime.now(UTC).isoformat(), who()
@@ -124,28 +124,28 @@ def _write(files: _MarkerFiles, at: str, by: str, why: str) -> None:
         raise RetryableError(
             f"{path}: another process changed this marker meanwhile. Run this again"
         )
-    pairs = zip(plain["files"], files.there, strict=True)
+    pairs = zip(plain["files"], files.current, strict=True)
     plain["files"] = [{**listed, **asdict(file)} for listed, file in pairs if file]
     erasure = Erased(at=at, by=by, why=why, rows=missing.rows, records=missing.records)
     plain["erased"] = [*plain.get("erased", ()), asdict(erasure)]
     write_marker.erase(path, plain)
 
 
-def _there(text: bytes, marker: Marker, sink: Sink | None) -> list[MarkedFile | None]:
+def _current_files(text: bytes, marker: Marker, sink: Sink | None) -> list[MarkedFile | None]:
     """Each file that a marker lists, as it is now. None if the file is missing.
 
     A table has no files, so this distributes the number of its present rows over them.
     """
     rows_left = _rows_left(marker, sink) if sink else 0
     files: list[MarkedFile | None] = []
-    for file in marker.files[: len(parsed(text)["files"])]:  # Ids files that exact added come last.
+    for file in marker.files[: len(parsed(text)["files"])]:  # Without ids files that exact added.
         if file.kind is Kind.CLAIMS:
             files.append(file)
         elif file.kind is Kind.DATA and sink:
             files.append(replace(file, records=min(file.records, rows_left)))
             rows_left -= files[-1].records
         else:
-            files.append(_now(marker, file))
+            files.append(_current_file(marker, file))
     if rows_left:
         raise CorruptionError(
             f"{sink.address}: it has {rows_left} more rows of batch {marker.batch_id} than semel wrote. "
@@ -171,7 +171,7 @@ def _rows_left(marker: Marker, sink: Sink) -> int:
     return count
 
 
-def _now(marker: Marker, file: MarkedFile) -> MarkedFile | None:
+def _current_file(marker: Marker, file: MarkedFile) -> MarkedFile | None:
     """A listed file as it is now. Returns None if it is missing.
 
     Raises CorruptionError if the file has changed without losing records.

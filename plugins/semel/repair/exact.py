@@ -87,7 +87,7 @@ def _exact(ledger: Ledger, spec: Spec, log: Log) -> ExactSince:
         now = row(connection, "adopt", "now")["now"]
     if pipeline is None:
         raise StateError(
-            f"pipeline {spec.name} has no batch yet, and its first one will be exactly once. Run it",
+            f"pipeline {spec.name} has no batch yet. Run it: its first batch will be exactly once",
             next=f"semel run {spec.name}",
         )
     identity.check(pipeline.identity, spec)
@@ -107,10 +107,10 @@ def _exact(ledger: Ledger, spec: Spec, log: Log) -> ExactSince:
     partitions = partitions_of(open_source(spec), markers)
     log(f"reads the ids of {count(len(markers), 'batch', 'batches')}")
     with tempfile.TemporaryDirectory(prefix="exact-", dir=settings.cache_dir()) as spills:
-        keep = partial(_keep, spec)
+        keep = partial(_write_ids, spec)
         catalog = catalog_of(spec, batches, partitions, now, Path(spills), keep)
         if catalog.gone:
-            raise _gone(spec, catalog)
+            raise _lost_ids_error(spec, catalog)
         if (ids := Path(pipeline.archive_path) / Kind.IDS).is_dir():
             sync_folder(ids)  # Includes files that a twin wrote just now.
         failpoints.point("exact.before_lock")
@@ -130,7 +130,7 @@ def _exact(ledger: Ledger, spec: Spec, log: Log) -> ExactSince:
     )
 
 
-def _keep(spec: Spec, marker: Marker, ids: list[ShardIds]) -> None:
+def _write_ids(spec: Spec, marker: Marker, ids: list[ShardIds]) -> None:
     """Write the ids files of a batch and then their list, if an exactly-once batch would have them.
 
     `spec`: the present declaration. Raises CorruptionError if an existing file differs.
@@ -163,16 +163,16 @@ def _write(path: Path, data: bytes) -> None:
         )
 
 
-def _gone(spec: Spec, catalog: Taught) -> TerminalError:
+def _lost_ids_error(spec: Spec, catalog: Taught) -> TerminalError:
     """The error for batches whose ids are lost, so that the pipeline stays at least once."""
     numbers = [marker.batch_id for marker in catalog.gone]
     until = max(expires_at(marker) for marker in catalog.gone)
     return TerminalError(
         f"{spec.name}: semel cannot recover the ids of {those(numbers)} ({catalog.why}). The "
         "pipeline stays at_least_once. Restore output or source. Or run it at_least_once until "
-        f"{until:%Y-%m-%d %H:%M:%S} UTC, when the horizon of these batches ends, and keep output or "
-        f"source of all later batches for dedup.horizon, {format_duration(spec.dedup.horizon)}, so "
-        "that exact can recover their ids",
+        f"{until:%Y-%m-%d %H:%M:%S} UTC, when the horizon of these batches ends, and keep output "
+        "or source of all later batches for dedup.horizon, "
+        f"{format_duration(spec.dedup.horizon)}, so that exact can recover their ids",
         next=AGAIN,
     )
 

@@ -40,14 +40,14 @@ def accept_loss(
     pipeline = pipelines.require(ledger, spec.name)
     pipeline_id = pipeline.pipeline_id
     for _ in range(_ROUNDS_MAX):
-        version, vanished = _passed(ledger, spec, pipeline, path)
+        version, vanished = _vanished_ranges(ledger, spec, pipeline, path)
         with ledger.transaction() as connection:
             pipelines.lock(connection, pipeline)
             if vanished and partitions.version(connection, pipeline_id) != version:
                 continue
-            losses = vanished or _missing(connection, spec, pipeline, path)
+            losses = vanished or _unread_ranges(connection, spec, pipeline, path)
             if not losses:
-                return _lost_before(connection, spec, pipeline, path)
+                return _recorded_losses(connection, spec, pipeline, path)
             # Keeps A7.
             if agreed and digest_of(losses) != agreed:
                 raise changed(losses[0].name)
@@ -65,9 +65,9 @@ def accept_loss(
 def foresee_loss(ledger: Ledger, spec: Spec, path: str) -> list[RecordedLoss]:
     """Preview `accept_loss`, with the same errors. Empty if the loss is already recorded."""
     pipeline = pipelines.require(ledger, spec.name)
-    _, passed = _passed(ledger, spec, pipeline, path)
+    _, passed = _vanished_ranges(ledger, spec, pipeline, path)
     with ledger.transaction() as connection:
-        return passed or _missing(connection, spec, pipeline, path)
+        return passed or _unread_ranges(connection, spec, pipeline, path)
 
 
 def _lose(connection: sa.Connection, losses: list[RecordedLoss], by: str) -> None:
@@ -78,7 +78,7 @@ def _lose(connection: sa.Connection, losses: list[RecordedLoss], by: str) -> Non
     partitions.account(connection, lost)
 
 
-def _passed(
+def _vanished_ranges(
     ledger: Ledger, spec: Spec, pipeline: Pipeline, path: str
 ) -> tuple[int, list[RecordedLoss]]:
     """The ledger's version, and the unread ranges that are missing from an open partition.
@@ -105,16 +105,16 @@ def digest_of(losses: list[RecordedLoss]) -> str:
     return digest(*map(astuple, losses))
 
 
-def _missing(
+def _unread_ranges(
     connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
 ) -> list[RecordedLoss]:
     """The missing ranges of a path that plan saw and no batch read. Empty if already recorded."""
     closed, spans = partitions.unaccounted(connection, pipeline.pipeline_id)
     name = named(spec, path, {k.name for k in closed})
     meant = [k.source_partition_id for k in closed if k.name == name]
-    if not meant and not _lost_before(connection, spec, pipeline, path):
-        _refuse_held(connection, spec, pipeline, path)
-        missing = "; ".join(str(k) for k in closed[:5]) or "none"
+    if not meant and not _recorded_losses(connection, spec, pipeline, path):
+        _refuse_claimed(connection, spec, pipeline, path)
+        missing = "; ".join(map(str, closed[:5])) or "none"
         raise SourceError(
             f"{path!r}: the ledger has no missing records of it (missing records: {missing}). "
             "Nothing was recorded. Run a plan first, which finds losses",
@@ -127,7 +127,7 @@ def _missing(
     ]
 
 
-def _lost_before(
+def _recorded_losses(
     connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
 ) -> list[RecordedLoss]:
     """The losses already recorded for a path, so that the same command gives the same answer."""
@@ -136,7 +136,7 @@ def _lost_before(
     return [RecordedLoss(**r) for r in recorded if r["name"] == name]
 
 
-def _refuse_held(
+def _refuse_claimed(
     connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
 ) -> None:
     """Raise StateError if a planned batch has claimed records of the path."""

@@ -92,7 +92,7 @@ class Taught:
         return sum(run.ids for run in self.runs)
 
     def write(self, connection: sa.Connection, pipeline_id: int, horizon: timedelta) -> None:
-        """Write the ids. The caller holds the pipeline's lock, or has just inserted the pipeline."""
+        """Write the ids. The caller holds the pipeline's lock, or has inserted the pipeline."""
         if self.runs:
             segment_id = ensure_segment(connection, pipeline_id, int(horizon.total_seconds()))
             for run in self.runs:
@@ -127,27 +127,27 @@ def _adopt(
     ledger: Ledger, spec: Spec, others: Iterable[Spec], *, forget_ids: bool, log: Log
 ) -> Adopted:
     target, sink, archive = open_sink(spec), spec.sink_path(), layout.of(spec)
-    markers = _markers(sink, archive)
+    markers = _read_markers(sink, archive)
     names = {(s.name, s.sink.file_name): s for s in _specs(spec, markers)}
     leftovers = traces.look(sink, archive, names.values())
     notes = target.notes()
     if notes:
         notes.check()
     noted = [note.batch_id for note in notes.batch_notes] if notes else []
-    earlier = _known(ledger, spec, target.address, archive, markers)
+    earlier = _earlier_result(ledger, spec, target.address, archive, markers)
     if earlier is not None:
         return earlier
     if leftovers == Traces() and not noted:
         raise StateError(
-            f"{target.address} and {archive} are empty: there are no batches to adopt. Run "
-            f"{spec.name}",
+            f"{target.address} and {archive} have no files of semel, so there is nothing to adopt. "
+            f"Run {spec.name}",
             next=f"semel run {spec.name}",
         )
     _check(spec, archive, markers)
     batches = histories(markers)
     of_ledger = check_landed(spec, target, archive, markers, notes)
     batch_max = _batch_max(leftovers.batch_max, markers, noted)
-    now = _pass_numbers(ledger, spec, batches, batch_max, [_numbers(o, log) for o in others])
+    now = _pass_numbers(ledger, spec, batches, batch_max, [_numbers_of(o, log) for o in others])
     outputs = [marker for batch in batches for marker in batch.outputs]
     partitions = partitions_of(open_source(spec), outputs)
     lost = note.gaps([marker.commit_seq for marker in markers])
@@ -158,7 +158,7 @@ def _adopt(
         # Keeps D7.
         if catalog.gone and not forget_ids:
             raise TerminalError(
-                f"{spec.name}: semel cannot recover the ids of {_named(catalog.gone)} "
+                f"{spec.name}: semel cannot recover the ids of {_batches_text(catalog.gone)} "
                 f"({catalog.why}). Nothing was adopted. Restore the missing files. Or continue "
                 f"without the ids by `semel adopt {spec.name} --forget-ids`: then repeats of these "
                 "records count as new (in scope bucket, all records of their buckets as late)",
@@ -196,7 +196,7 @@ def _specs(spec: Spec, markers: list[Marker]) -> list[Spec]:
     return [spec, *(marker.spec for marker in markers)]
 
 
-def _markers(sink: Path | None, archive: Path) -> list[Marker]:
+def _read_markers(sink: Path | None, archive: Path) -> list[Marker]:
     try:
         return markers_in(sink, archive)
     except CorruptionError as error:
@@ -208,7 +208,7 @@ def _markers(sink: Path | None, archive: Path) -> list[Marker]:
 
 
 # Keeps D3.
-def _known(
+def _earlier_result(
     ledger: Ledger, spec: Spec, address: str, archive: Path, markers: list[Marker]
 ) -> Adopted | None:
     """The result if the ledger already has the pipeline and all these batches.
@@ -231,15 +231,15 @@ def _known(
     if not unknown:
         return Adopted(pipeline=spec.name, found=True, batches=len(markers))
     raise TerminalError(
-        f"{archive}: this archive has markers of {_named(unknown)}, which {spec.name} does not "
-        "have in this ledger. The ledger was restored from an older backup, or these batches ran "
-        "with another ledger. Nothing was adopted. Point SEMEL_LEDGER_DSN to an empty database, "
+        f"{archive}: this archive has markers of {_batches_text(unknown)}, which {spec.name} does "
+        "not have in this ledger. The ledger was restored from an older backup, or these batches "
+        "ran with another ledger. Nothing was adopted. Point SEMEL_LEDGER_DSN to an empty database, "
         "migrate it, and adopt each pipeline there",
         next="semel migrate",
     )
 
 
-def _named(markers: Iterable[Marker]) -> str:
+def _batches_text(markers: Iterable[Marker]) -> str:
     return held.batches_text([marker.batch_id for marker in markers])
 
 
@@ -248,26 +248,31 @@ def _check(spec: Spec, archive: Path, markers: list[Marker]) -> None:
     """Prove that all markers are of this pipeline and consistent. Raises TerminalError if not."""
     if foreign := [marker for marker in markers if marker.pipeline != spec.name]:
         raise TerminalError(
-            f"{archive}: this archive has {_named(foreign)} of pipeline {foreign[0].pipeline!r}, "
-            f"which {spec.name!r} cannot adopt. Give the pipeline its old name",
+            f"{archive}: this archive has {_batches_text(foreign)} of pipeline "
+            f"{foreign[0].pipeline!r}, which {spec.name!r} cannot adopt. Give the pipeline its old "
+            "name",
             next=f"semel adopt {foreign[0].pipeline}",
         )
     for earlier, later in pairwise(markers):
         if earlier.commit_seq == later.commit_seq or earlier.bucket_seconds != later.bucket_seconds:
+            why = (
+                f"both are commit {later.commit_seq}"
+                if earlier.commit_seq == later.commit_seq
+                else f"buckets of {earlier.bucket_seconds} and {later.bucket_seconds} seconds"
+            )
             raise CorruptionError(
-                f"{earlier.path} and {later.path}: these markers come from different ledgers (commit "
-                f"{earlier.commit_seq} and {later.commit_seq}, buckets of {earlier.bucket_seconds} "
-                f"and {later.bucket_seconds} seconds). Nothing was adopted. Move the markers of the "
-                f"ledger that you do not want out of the archive. {READ_AGAIN}",
+                f"{earlier.path} and {later.path}: these markers come from different ledgers "
+                f"({why}). Nothing was adopted. Move the markers of the ledger that you do not "
+                f"want out of the archive. {READ_AGAIN}",
                 next=AGAIN,
             )
     claims = sorted(
         (c.source_partition_id, c.start, c.end, m.path) for m in markers for c in m.claims
     )
-    for (part, _, end, path), (other_part, start, _, later) in pairwise(claims):
+    for (part, _, end, path), (other_part, start, _, other) in pairwise(claims):
         if part == other_part and start < end:
             raise CorruptionError(
-                f"{path} and {later}: these markers claim the same {spec.source.unit} of source "
+                f"{path} and {other}: these markers claim the same {spec.source.unit} of source "
                 f"partition {part}. Nothing was adopted. Move the marker that does not belong here "
                 f"out of the archive. {READ_AGAIN}",
                 next=AGAIN,
@@ -276,7 +281,7 @@ def _check(spec: Spec, archive: Path, markers: list[Marker]) -> None:
         identity.check(identity.to_text(identity.identity_of(markers[-1].spec)), spec)
 
 
-def _numbers(other: Spec, log: Log) -> tuple[int, int]:
+def _numbers_of(other: Spec, log: Log) -> tuple[int, int]:
     """The highest batch and source partition numbers in another pipeline's sink."""
     sink, archive = other.sink_path(), layout.of(other)
     batch_max = traces.look(sink, archive, [other]).batch_max

@@ -71,15 +71,17 @@ def ids_of(batch: History, claims: Iterable[Claim]) -> list[ShardIds]:
     marker = batch.first
     if not marker.counts.survivors:
         return []
-    from_files = {"ids files": lambda: _kept(marker)}
+    from_files = {"ids files": lambda: _ids_in_files(marker)}
     ways: dict[str, Callable[[], list[ShardIds]]] = {}
     if marker.of_kind(Kind.IDS) and not marker.taught:
         ways |= from_files
     for output in reversed(batch.outputs):
         if output.sink and not output.spec.transforms:
             name = f"output of generation {output.generation}" if batch.replays else "output"
-            ways[name] = partial(_of_output, marker, output)
-    ways["source"] = lambda: _proven(marker, in_source(marker, tuple(claims), before=batch.before))
+            ways[name] = partial(_ids_in_output, marker, output)
+    ways["source"] = lambda: _by_shard(
+        marker, in_source(marker, tuple(claims), previous=batch.before)
+    )
     if marker.taught:  # Their number proves nothing, so they come last.
         ways |= from_files
     whys = []
@@ -91,15 +93,15 @@ def ids_of(batch: History, claims: Iterable[Claim]) -> list[ShardIds]:
     raise IdsLostError("; ".join(whys))
 
 
-def _of_output(marker: Marker, output: Marker) -> list[ShardIds]:
+def _ids_in_output(marker: Marker, output: Marker) -> list[ShardIds]:
     if output.counts.rows_written != marker.counts.survivors:
         raise ValueError(
             f"{output.counts.rows_written} rows, but {marker.counts.survivors} survivors"
         )
-    return _proven(marker, _in_output(output, all_have_ids=marker.exact))
+    return _by_shard(marker, _hash_output(output, all_have_ids=marker.exact))
 
 
-def _kept(marker: Marker) -> list[ShardIds]:
+def _ids_in_files(marker: Marker) -> list[ShardIds]:
     shards = []
     for file in marker.of_kind(Kind.IDS):
         header, h1, h2 = read_ids(whole_file(marker, file))
@@ -119,7 +121,7 @@ def whole_file(marker: Marker, file: MarkedFile) -> Path:
     return marker.path_of(file)
 
 
-def _proven(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
+def _by_shard(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
     """Sorted ids by shard. Raises ValueError if their number is not the number of survivors."""
     none = np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16), None
     all_parts = [none, *parts]
@@ -139,7 +141,7 @@ def _check_count(marker: Marker, ids: int) -> None:
         raise ValueError(f"{ids} ids, but {marker.counts.survivors} survivors")
 
 
-def _in_output(marker: Marker, *, all_have_ids: bool) -> Iterator[Part]:
+def _hash_output(marker: Marker, *, all_have_ids: bool) -> Iterator[Part]:
     spec = marker.spec
     by_bucket = spec.dedup.scope is RepeatScope.BUCKET
     names = list(dict.fromkeys([*spec.record_id, *([spec.record_time] if by_bucket else [])]))
@@ -168,12 +170,12 @@ def in_source(
     skipped_kinds: tuple[Kind, ...] = _NO_SURVIVORS,
     previous: Marker | None = None,
 ) -> Iterator[Part]:
-    """Read the ids of a batch's records from the source, except records in files of kinds `but`.
+    """Read the ids of a batch's records from the source, except those in files of `skipped_kinds`.
 
-    `before`: for an admission, the batch whose dead letters it judged again. Raises SourceError if
-    the source has changed, ValueError or CorruptionError if a file has.
+    `previous`: for an admission, the batch whose dead letters it judged again. Raises SourceError
+    if the source has changed, ValueError or CorruptionError if a file has.
     """
-    skip = _dropped(marker, skipped_kinds)
+    skip = _dropped_offsets(marker, skipped_kinds)
     source = open_source(marker.spec)
     source.check(claims, marker.batch_id)
     wanted = None if marker.exact else marker.counts.survivors
@@ -202,7 +204,7 @@ def _read_again(
         raise ValueError(f"{records} records, but {wanted} survivors")
 
 
-def _dropped(marker: Marker, kinds: tuple[Kind, ...]) -> dict[int, np.ndarray]:
+def _dropped_offsets(marker: Marker, kinds: tuple[Kind, ...]) -> dict[int, np.ndarray]:
     """The offsets of the records in a batch's files of some kinds, by source partition."""
     tables = [
         pq.read_table(whole_file(marker, file), columns=list(_POSITION.names), partitioning=None)

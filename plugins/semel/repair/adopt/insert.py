@@ -19,7 +19,7 @@ from semel.repair.adopt.partitions import Adoptee
 MARKERS_AT_ONCE = 1_000
 """The number of batches that one statement of adopt writes. Their specs are some 2 KB each."""
 
-_Asked = tuple[str, int | None, int | None]
+_RequestKey = tuple[str, int | None, int | None]
 """A request, and the batch that it replays or admits: the key by which adopt counts ordinals."""
 
 
@@ -47,7 +47,7 @@ def write_batches(
 
     `batches`: in commit order. `split_size`: the split size of a plan of their source, in bytes.
     """
-    ordinals: Counter[_Asked] = Counter()
+    ordinals: Counter[_RequestKey] = Counter()
     replays = sorted((m for each in batches for m in each.replays), key=lambda m: m.made_by)
     histories = {each.first.batch_id: each for each in batches}
     for markers in (*_parts([each.first for each in batches]), *_parts(replays)):
@@ -64,7 +64,7 @@ def write_batches(
 
 def erase(connection: sa.Connection, markers: list[Marker]) -> None:
     """Write the erasures in these markers to the ledger, unless it has them."""
-    erasures = [{"batch_id": m.batch_id, **asdict(one)} for m in markers for one in m.erased]
+    erasures = [{"batch_id": m.batch_id, **asdict(each)} for m in markers for each in m.erased]
     change(connection, "accept", "erase", erasures=json.dumps(erasures))
 
 
@@ -78,7 +78,7 @@ def _insert_batches(
     pipeline_id: int,
     markers: list[Marker],
     histories: dict[int, History],
-    ordinals: Counter[_Asked],
+    ordinals: Counter[_RequestKey],
     split_size: int,
 ) -> None:
     batches = []

@@ -35,14 +35,14 @@ def partitions_of(source: Source, markers: Iterable[Marker]) -> list[Adoptee]:
     generations: dict[str, int] = defaultdict(int)
     known_partitions = []
     for number in sorted(claims):
-        part = _known(number, claims[number])
+        part = _last_known(number, claims[number])
         generations[part.name] += 1
         known_partitions.append(replace(part, generation=generations[part.name]))
     places = zip(known_partitions, source.locate(known_partitions), strict=True)
-    return _settled([Adoptee(known=now or was, found=now is not None) for was, now in places])
+    return _close_conflicts([Adoptee(known=now or was, found=now is not None) for was, now in places])
 
 
-def _known(number: int, claims: list[Claim]) -> Partition:
+def _last_known(number: int, claims: list[Claim]) -> Partition:
     """A partition as its claims describe it: the last claim has its name, the farthest one its end.
 
     Its fingerprint is lost.
@@ -62,7 +62,7 @@ def _known(number: int, claims: list[Claim]) -> Partition:
     )
 
 
-def _settled(placed: list[Adoptee]) -> list[Adoptee]:
+def _close_conflicts(placed: list[Adoptee]) -> list[Adoptee]:
     """Close partitions that conflict with another: names and identities are each unique."""
     names: set[str] = set()
     identities: set[str] = set()
