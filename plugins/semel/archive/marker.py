@@ -294,7 +294,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
     if spec.record_id and not marker.exact and (taught := _added_ids_files(marker)) is not None:
         marker = replace(marker, files=(*marker.files, *taught), taught=True)
     if ("claims" in plain) == bool(marker.of_kind(Kind.CLAIMS)):
-        raise ValueError("it must contain its claims or list a file of the kind `claims`, not both")
+        raise ValueError("it must have either its claims or a file of the kind `claims`")
     names = [
         layout.marker(Path(), marker.batch_id).name,
         layout.replaced(Path(), marker.batch_id, marker.generation).name,

@@ -122,7 +122,7 @@ def look(spec: Spec) -> Code:
 
 # Keeps S26.
 def stored(spec: Spec) -> dict[str, Any]:
-    """What a batch stores: its declaration and the current code. TerminalError as in `look`."""
+    """The stored form of a declaration with the current code. Raises TerminalError like `look`."""
     return spec.to_json() | {"code": look(spec).to_json()}
 
 

@@ -68,7 +68,7 @@ def content(
     files: list[ManifestFile],
     times: list[Row],
 ) -> dict[str, Any]:
-    """The success marker, still without claims. Readers need only it and the files that it lists."""
+    """The success marker, without claims. Readers need only it and the files that it lists."""
     attempt = Attempt.from_row(winner)
     return {
         "format": MARKER_FORMAT,

@@ -55,7 +55,7 @@ _CHOICES: dict[str, tuple[How, ...]] = {
 
 
 def choices(declared: SourceSpec, reason: str) -> tuple[How, ...]:
-    """The modes that can settle a refusal with this reason. Empty if a person has to fix a cause."""
+    """The modes that can settle a refusal with this reason. Empty if a person has to fix it."""
     return tuple(how for how in _CHOICES.get(reason, ()) if how != "same" or declared.resumes)
 
 

@@ -148,8 +148,8 @@ def _current_files(text: bytes, marker: Marker, sink: Sink | None) -> list[Marke
             files.append(_current_file(marker, file))
     if rows_left:
         raise CorruptionError(
-            f"{sink.address}: it has {rows_left} more rows of batch {marker.batch_id} than semel wrote. "
-            "Nothing was recorded. Run the audit to compare them",
+            f"{sink.address}: it has {rows_left} more rows of batch {marker.batch_id} than semel "
+            "wrote. Nothing was recorded. Run the audit to compare them",
             next=f"semel audit {marker.pipeline}",
         )
     return files
@@ -159,7 +159,7 @@ def _rows_left(marker: Marker, sink: Sink) -> int:
     if not sink.erasable:
         raise TerminalError(
             f"{sink.address}: --erased does not apply to this sink. A topic deletes by its own "
-            "rules, and from objects a replay removes records, by a transform that drops them",
+            "rules. To remove records from objects, replay with a transform that drops them",
             next=f"semel audit {marker.pipeline}",
         )
     count = 0

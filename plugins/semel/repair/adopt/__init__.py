@@ -233,8 +233,8 @@ def _earlier_result(
     raise TerminalError(
         f"{archive}: this archive has markers of {_batches_text(unknown)}, which {spec.name} does "
         "not have in this ledger. The ledger was restored from an older backup, or these batches "
-        "ran with another ledger. Nothing was adopted. Point SEMEL_LEDGER_DSN to an empty database, "
-        "migrate it, and adopt each pipeline there",
+        "ran with another ledger. Nothing was adopted. Point SEMEL_LEDGER_DSN to an empty "
+        "database, migrate it, and adopt each pipeline there",
         next="semel migrate",
     )
 
@@ -358,7 +358,7 @@ def catalog_of(
     folder: Path,
     keep: Callable[[Marker, list[ShardIds]], None] = lambda marker, ids: None,
 ) -> Taught:
-    """Read the ids of all batches within their horizon, and call `keep` with those of each batch."""
+    """Read the ids of each batch within its horizon, and call `keep` with them."""
     horizon = int(spec.dedup.horizon.total_seconds())
     by_number = {part.known.source_partition_id: part for part in partitions}
     old_runs = runs.OldRuns(folder, horizon)

@@ -9,8 +9,8 @@ from semel.errors import AGAIN, CorruptionError
 from semel.model.batch import Claim
 
 READ_AGAIN = (
-    "If a pipeline without a record_id reads this one (`type: pipeline`) and has read that batch, "
-    "it then stops: replace it by a pipeline with another name and sink"
+    "A pipeline that reads this one (`type: pipeline`) without a record_id stops if it has read that "
+    "batch: replace it by one with another name and sink"
 )
 """What happens when a marker is moved out, so that a run reads its records again."""
 
