@@ -160,7 +160,7 @@ def rash_commit(original: Callable) -> Callable:
         try:
             return original(ledger, spec, pipeline, batch, attempt, log)
         except errors.OutcomeUnknownError:
-            kept = archive.of(spec)
+            kept = archive.archive_folder(spec)
             storage.remove_folder(archive.attempt(kept, batch.batch_id, attempt.fence))
             raise
 
@@ -695,7 +695,7 @@ OF_SECONDS: dict[str, Removal] = {
         code("stage.replayed:_winner", "marker.erased"),
     ),
     "a moved target is proven by its notes":
-        code("repair.accept:accept_moved", "owned.check_held(", new="(lambda *_: None)("),
+        code("repair.accept:accept_moved", "owned.check_target(", new="(lambda *_: None)("),
 }
 """Those whose tests take seconds."""
 

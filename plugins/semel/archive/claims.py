@@ -40,7 +40,7 @@ def read_claims(path: Path) -> tuple[Claim, ...]:
 
 
 def to_claim(plain: Mapping[str, Any]) -> Claim:
-    """Make a claim from plain values. Raises KeyError, TypeError or ValueError if they do not fit."""
+    """Make a claim from plain values. Raises KeyError, TypeError or ValueError if they misfit."""
     plain = dict(plain)
     if isinstance(plain["evidence"], str):  # Read from a Parquet file.
         plain["evidence"] = parsed(plain["evidence"])

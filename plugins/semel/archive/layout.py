@@ -16,7 +16,7 @@ from semel.sinks.spec import ARCHIVES, MARKERS, archive_of
 
 
 def archive_folder(spec: Spec) -> Path:
-    """A pipeline's archive: the declared one, or its sink's. Raises TerminalError as `archive_of`."""
+    """A pipeline's archive, declared or its sink's. Raises TerminalError as `archive_of` does."""
     if declared := spec.declared_archive():
         return declared
     sink = spec.sink_path()

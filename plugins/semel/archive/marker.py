@@ -67,8 +67,8 @@ class Marker:
     `address` is the sink's address when finalize wrote the marker. `sink_columns` has names and
     Arrow types as the marker's text, `sink_schema` as types. docs/protocol.md explains
     `generation`, `replay`, `admits`, `code`, `code_digest`, `parser_rules`, `buckets`, `covers`,
-    `times`, `complete_to`, `exact_from` and `erased`. If `has_added_ids`, `files` also lists the ids
-    files that `semel exact` added to an at-least-once batch.
+    `times`, `complete_to`, `exact_from` and `erased`. If `has_added_ids`, `files` also lists the
+    ids files that `semel exact` added to an at-least-once batch.
     """
 
     path: Path
@@ -291,10 +291,10 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         exact_from=plain.get("exact_from", spec.exact_from),
         erased=tuple(typed(MarkedErasure, one) for one in plain.get("erased", ())),
     )
-    if spec.record_id and not marker.exact and (taught := _added_ids_files(marker)) is not None:
-        marker = replace(marker, files=(*marker.files, *taught), taught=True)
+    if spec.record_id and not marker.exact and (added := _added_ids_files(marker)) is not None:
+        marker = replace(marker, files=(*marker.files, *added), has_added_ids=True)
     if ("claims" in plain) == bool(marker.of_kind(Kind.CLAIMS)):
-        raise ValueError("it must contain its claims or list a file of the kind `claims`, not both")
+        raise ValueError("it must have either its claims or a file of the kind `claims`")
     names = [
         layout.marker(Path(), marker.batch_id).name,
         layout.replaced_marker(Path(), marker.batch_id, marker.generation).name,
@@ -362,5 +362,5 @@ def _file(plain: dict[str, Any]) -> MarkedFile:
     root = "sink" if kind is Kind.DATA else "archive"
     if plain["root"] != root:
         raise ValueError(f"it lists {path!r} with root {plain['root']!r}, expected {root!r}")
-    named = {key: value for key, value in plain.items() if key != "root"}
-    return typed(MarkedFile, {**named, "kind": kind, "path": path})
+    values = {key: value for key, value in plain.items() if key != "root"}
+    return typed(MarkedFile, {**values, "kind": kind, "path": path})

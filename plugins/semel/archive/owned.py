@@ -50,9 +50,9 @@ def refuse_foreign_markers(
     if foreign:
         examples = ", ".join(f"batch {m.batch_id} of {m.pipeline!r}" for m in foreign[:3])
         raise TerminalError(
-            f"{archive}: this archive has markers of batches that pipeline {name!r} does not have in "
-            f"this ledger ({examples}). Nothing was written. Move the pipeline's present sink and "
-            "archive there first, or declare an empty sink"
+            f"{archive}: this archive has markers of batches that pipeline {name!r} does not have "
+            f"in this ledger ({examples}). Nothing was written. Move the pipeline's present sink "
+            "and archive there first, or declare an empty sink"
         )
 
 
@@ -127,32 +127,33 @@ def check_target(
     ledger: Ledger,
     pipeline: Pipeline,
     sink: Sink,
-    known: list[KnownBatch],
+    expected: list[KnownBatch],
     staged: Path | None,
     *,
     replay: bool = False,
 ) -> None:
     """Raise TerminalError if the target lacks rows that the ledger's finalized batches published.
 
-    `known`: the ledger's batches, read before this call. With `staged`, the folder of an attempt's
-    data files, they are the newest ones, otherwise all. A `replay` may publish missing rows.
+    `expected`: the ledger's batches, read before this call. With `staged`, the folder of an
+    attempt's data files, they are the newest ones, otherwise all. A `replay` may publish missing
+    rows.
     """
     archive, count = Path(pipeline.archive_path), NOTES_COMPARED if staged else None
-    listed = [batch for batch in known if batch.verdict is MarkerVerdict.LISTED]
+    listed = [batch for batch in expected if batch.verdict is MarkerVerdict.LISTED]
     newest_listed = max(listed, key=attrgetter("finalized_at")).batch_id if listed else None
     newest = staged and NotesQuery(pipeline.name, count, staged, newest_listed)
     marked, notes = traces.marker_numbers(archive), sink.notes(newest)
     if notes is not None and newest is None:
         notes.check()
-    differences = _differences(pipeline, known, notes, count)
-    lacking = {batch.root for batch in known if batch.finalized_at} - marked
-    unknown = _unknown(known, marked, count)
-    if unknown or differences.strays or differences.conflicting:  # A batch may have landed since the query.
+    differences = _differences(pipeline, expected, notes, count)
+    lacking = {batch.root for batch in expected if batch.finalized_at} - marked
+    unknown = _unknown(expected, marked, count)
+    if unknown or differences.strays or differences.conflicting:  # New batches may have landed.
         with ledger.transaction() as connection:
-            known = known_batches(connection, pipeline, every=staged is None)
-        later = _differences(pipeline, known, notes, count)
+            expected = known_batches(connection, pipeline, every=staged is None)
+        later = _differences(pipeline, expected, notes, count)
         differences = replace(differences, strays=later.strays, conflicting=later.conflicting)
-        unknown = _unknown(known, marked, count)
+        unknown = _unknown(expected, marked, count)
     _check_markers(pipeline, lacking, unknown, archive)
     if notes is None:
         return
@@ -162,17 +163,17 @@ def check_target(
 
 
 def _differences(
-    pipeline: Pipeline, known: list[KnownBatch], notes: Notes | None, count: int | None
+    pipeline: Pipeline, expected: list[KnownBatch], notes: Notes | None, count: int | None
 ) -> Differences:
     """Compare the batch numbers that both queries, to the ledger and to the target, cover."""
     if notes is None:
         return Differences()
     noted = [note.batch_id for note in notes.batch_notes if note.pipeline == pipeline.name]
-    first = max(_first([batch.batch_id for batch in known], count), _first(noted, count))
+    first = max(_first([batch.batch_id for batch in expected], count), _first(noted, count))
     return held.compare(
         pipeline.name,
         pipeline.ledger,
-        (batch for batch in known if batch.batch_id >= first),
+        (batch for batch in expected if batch.batch_id >= first),
         (n for n in notes.batch_notes if n.batch_id >= first or n.pipeline != pipeline.name),
     )
 
@@ -182,9 +183,9 @@ def _first(numbers: list[int], count: int | None) -> int:
     return min(numbers) if count is not None and len(numbers) >= count else 0
 
 
-def _unknown(known: list[KnownBatch], marked: set[int], count: int | None) -> set[int]:
-    first = _first([batch.batch_id for batch in known], count)
-    return {number for number in marked if number >= first} - {batch.root for batch in known}
+def _unknown(expected: list[KnownBatch], marked: set[int], count: int | None) -> set[int]:
+    first = _first([batch.batch_id for batch in expected], count)
+    return {number for number in marked if number >= first} - {batch.root for batch in expected}
 
 
 def _check_markers(

@@ -1,7 +1,7 @@
 """Provenance: the code of a batch, which is transform files, semel's version and the git commit.
 
 Plan records the digests with the stored spec. Stage reads the files once, logs changes since then,
-and runs these texts. The archive keeps each text under its digest, and the marker lists the digests.
+and runs these texts. The archive keeps each text under its digest, which the marker lists.
 """
 
 import ast
@@ -122,7 +122,7 @@ def read_code(spec: Spec) -> Code:
 
 # Keeps S26.
 def spec_with_code(spec: Spec) -> dict[str, Any]:
-    """What a batch stores: its declaration and the current code. TerminalError as in `look`."""
+    """The stored form of a declaration with the current code. Raises TerminalError like `read_code`."""
     return spec.to_json() | {"code": read_code(spec).to_json()}
 
 

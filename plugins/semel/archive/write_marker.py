@@ -68,7 +68,7 @@ def marker_content(
     files: list[ManifestFile],
     times: list[Row],
 ) -> dict[str, Any]:
-    """The success marker without its claims. Readers need only the marker and the files it lists."""
+    """The success marker, without claims. Readers need only it and the files that it lists."""
     attempt = Attempt.from_row(winner)
     return {
         "format": MARKER_FORMAT,

@@ -1,1 +1,1 @@
-"""Repairs that an operator decides after a fault, such as accepting a loss or rebuilding a ledger."""
+"""Repairs that an operator decides after a fault: accept a loss, rebuild a ledger."""

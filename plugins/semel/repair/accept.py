@@ -55,7 +55,7 @@ _CHOICES: dict[str, tuple[AcceptMode, ...]] = {
 
 
 def choices(declared: SourceSpec, reason: str) -> tuple[AcceptMode, ...]:
-    """The modes that can accept a refusal with this reason. Empty if a person has to fix the cause."""
+    """The modes that can settle a refusal with this reason. Empty if a person has to fix it."""
     return tuple(how for how in _CHOICES.get(reason, ()) if how != "same" or declared.resumes)
 
 
@@ -195,13 +195,18 @@ def _inspect(
             open_row = row(connection, "accept", "open", pipeline_id=pipeline_id, name=name)
         listing, partition_known = claimed.compare(ledger, pipeline_id, listing)
         try:
-            word = source.accept(
+            acceptance = source.accept(
                 listing, partition_known, name, same=same, start=start, is_open=open_row is not None
             )
         except FileNotFoundError:
             continue
         yield _RefusedFile(
-            pipeline=pipeline, source=source, name=name, version=version, open_partition=open_row, acceptance=word
+            pipeline=pipeline,
+            source=source,
+            name=name,
+            version=version,
+            open_partition=open_row,
+            acceptance=acceptance,
         )
 
 
@@ -255,24 +260,24 @@ def changed_error(name: str) -> StateError:
     )
 
 
-def _losses(connection: sa.Connection, word: Acceptance) -> tuple[Spans, list[int]]:
+def _losses(connection: sa.Connection, acceptance: Acceptance) -> tuple[Spans, list[int]]:
     """The ranges that become lost, and the numbers of the partitions to retire."""
-    superseded = {k.source_partition_id for k in word.superseded}
-    ends = {k.source_partition_id: k.seen for k in word.ended}
+    superseded = {k.source_partition_id for k in acceptance.superseded}
+    ends = {k.source_partition_id: k.seen for k in acceptance.ended}
     lost = partitions.free_ranges(
         connection, {k: seen for k, seen in ends.items() if k not in superseded}
     )
     # A file accepted as new is not a copy of the files that it contains, so retire them too.
-    new = word.offer.known is None
+    new = acceptance.offer.known is None
     return lost, [*ends, *(sorted(superseded - ends.keys()) if new else ())]
 
 
 def _write(
-    connection: sa.Connection, pipeline_id: int, word: Acceptance, by: str
+    connection: sa.Connection, pipeline_id: int, acceptance: Acceptance, by: str
 ) -> SettledFile:
     """Retire the old partitions, and open or update the new one. Unread ranges become lost."""
-    offer, same = word.offer, word.offer.known
-    lost, retired = _losses(connection, word)
+    offer, same = acceptance.offer, acceptance.offer.known
+    lost, retired = _losses(connection, acceptance)
     partitions.lose(connection, lost, "replaced", by)
     partitions.retire(connection, retired)
     if same is None:
@@ -312,8 +317,8 @@ def _unreadable_text(spec: Spec, path: str, listing: SourceListing) -> str:
     why = next(whys, "it does not exist, or the source's pattern does not match it")
     part = spec.source.part
     return (
-        f"{path!r}: {spec.name} cannot read this {part} ({why}), so there is nothing to accept. Fix "
-        f"the {part}, then run the pipeline. If the {part} is lost, "
+        f"{path!r}: {spec.name} cannot read this {part} ({why}), so there is nothing to accept. "
+        f"Fix the {part}, then run the pipeline. If the {part} is lost, "
         f"`{bare_accept_command(spec.name, path, '--lost')}` records that"
     )
 

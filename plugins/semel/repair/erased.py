@@ -30,7 +30,7 @@ from semel.storage import checksum
 
 @dataclass(frozen=True, kw_only=True)
 class MissingRecords:
-    """The numbers of missing rows of a batch's output, and of records of its files in the archive."""
+    """How many rows of a batch's output are missing, and records of its files in the archive."""
 
     batch_id: int
     rows: int
@@ -138,7 +138,7 @@ def _current_files(text: bytes, marker: Marker, sink: Sink | None) -> list[Marke
     """
     rows_left = _rows_left(marker, sink) if sink else 0
     files: list[MarkedFile | None] = []
-    for file in marker.files[: len(parsed(text)["files"])]:  # Ids files that exact added come last.
+    for file in marker.files[: len(parsed(text)["files"])]:  # Without ids files that exact added.
         if file.kind is Kind.CLAIMS:
             files.append(file)
         elif file.kind is Kind.DATA and sink:
@@ -148,8 +148,8 @@ def _current_files(text: bytes, marker: Marker, sink: Sink | None) -> list[Marke
             files.append(_current_file(marker, file))
     if rows_left:
         raise CorruptionError(
-            f"{sink.address}: it has {rows_left} more rows of batch {marker.batch_id} than semel wrote. "
-            "Nothing was recorded. Run the audit to compare them",
+            f"{sink.address}: it has {rows_left} more rows of batch {marker.batch_id} than semel "
+            "wrote. Nothing was recorded. Run the audit to compare them",
             next=f"semel audit {marker.pipeline}",
         )
     return files
@@ -159,7 +159,7 @@ def _rows_left(marker: Marker, sink: Sink) -> int:
     if not sink.erasable:
         raise TerminalError(
             f"{sink.address}: --erased does not apply to this sink. A topic deletes by its own "
-            "rules, and from objects a replay removes records, by a transform that drops them",
+            "rules. To remove records from objects, replay with a transform that drops them",
             next=f"semel audit {marker.pipeline}",
         )
     count = 0

@@ -4,11 +4,12 @@ How it works:
 1. finalize all committed batches;
 2. read the ids of each batch within its horizon, as adopt does, and write them to ids files where
    an exactly-once batch would have them;
-3. under the pipeline's lock, prove that no other batch has committed, write the ids to the catalog,
-   end the attempts that began without them, and set the first commit that is exactly once.
+3. in one transaction, under the pipeline's lock: prove that no other batch has committed, write the
+   ids to the catalog, and end the attempts that began without them. Then set the first commit that
+   is exactly once.
 
-The third step is one transaction. If a process dies before its end, only valid ids files remain,
-and the same call continues.
+If a process dies before that transaction ends, only valid ids files remain, and the same call
+continues.
 """
 
 import io
@@ -61,9 +62,9 @@ def exact(ledger: Ledger, spec: Spec, *, log: Log = print) -> ExactSince:
     """Add the ids of each batch within its horizon to the catalog, and make the pipeline exactly
     once from the next commit on. The same call again changes nothing.
 
-    Raises TerminalError if the declaration is at least once, if neither files nor source have a
-    batch's ids, if finalize of a committed batch fails, or if the ledger does not have the batch of
-    a marker. Raises RetryableError if a batch commits meanwhile.
+    Raises TerminalError if the declaration is at least once, finalize of a committed batch fails,
+    neither files nor source have a batch's ids, or a marker is of an unknown batch.
+    Raises RetryableError if a batch commits meanwhile.
     """
     try:
         return _exact(ledger, spec, log)
@@ -87,7 +88,7 @@ def _exact(ledger: Ledger, spec: Spec, log: Log) -> ExactSince:
         now = row(connection, "adopt", "now")["now"]
     if pipeline is None:
         raise StateError(
-            f"pipeline {spec.name} has no batch yet, and its first one will be exactly once. Run it",
+            f"pipeline {spec.name} has no batch yet. Run it: its first batch will be exactly once",
             next=f"semel run {spec.name}",
         )
     identity.check(pipeline.identity, spec)
@@ -170,9 +171,8 @@ def _lost_ids_error(spec: Spec, catalog: RecoveredIds) -> TerminalError:
     return TerminalError(
         f"{spec.name}: semel cannot recover the ids of {those(numbers)} ({catalog.why}). The "
         "pipeline stays at_least_once. Restore output or source. Or run it at_least_once until "
-        f"{until:%Y-%m-%d %H:%M:%S} UTC, when the horizon of these batches ends, and keep output or "
-        f"source of all later batches for dedup.horizon, {format_duration(spec.dedup.horizon)}, so "
-        "that exact can recover their ids",
+        f"{until:%Y-%m-%d %H:%M:%S} UTC, when their horizon ends. Then exact still needs the output "
+        f"or source of later batches for dedup.horizon, {format_duration(spec.dedup.horizon)}",
         next=AGAIN,
     )
 

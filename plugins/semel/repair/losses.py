@@ -114,10 +114,10 @@ def _unread_ranges(
     meant = [k.source_partition_id for k in closed if k.name == name]
     if not meant and not _recorded_losses(connection, spec, pipeline, path):
         _refuse_claimed(connection, spec, pipeline, path)
-        missing = "; ".join(str(k) for k in closed[:5]) or "none"
+        missing = "; ".join(map(str, closed[:5])) or "none"
         raise SourceError(
-            f"{path!r}: the ledger has no missing records of it (missing records: {missing}). "
-            "Nothing was recorded. Run a plan first, which finds losses",
+            f"{path!r}: the ledger does not list it as missing (missing: {missing}). Nothing was "
+            "recorded. Run a plan first, which finds losses",
             next=f"semel gaps {spec.name}",
         )
     return [
@@ -152,7 +152,7 @@ def _refuse_claimed(
     batch = next((r["batch_id"] for r in claimed if r["name"] == name), None)
     if batch is not None:
         raise StateError(
-            f"{name!r}: batch {batch} has claimed records of it. Nothing was recorded. Abandon the "
+            f"{name!r}: batch {batch} has claimed its records. Nothing was recorded. Abandon the "
             "batch, then run this again",
             next=f"semel abandon {batch}",
         )

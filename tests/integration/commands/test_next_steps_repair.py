@@ -390,7 +390,7 @@ def test_batches_of_another_ledger(
         patch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
         shell.runs("semel run events")
     step = shell.fails("semel adopt events")
-    assert "not batch 2 whose markers" in shell.err
+    assert "has markers of batch 2, which events does not have" in shell.err
     lose_for()
     shell.runs(step)
     assert "2 batches" in shell.runs("semel adopt events")
@@ -574,7 +574,7 @@ def test_ids_that_exact_cannot_find(bench: Workbench, ledger: Ledger, shell: She
     bench.spec()
     step = shell.fails("semel exact events")
     kept.rename(source)
-    assert "8 ids of 1 batch are known" in shell.runs(step)
+    assert "the catalog has 8 ids of 1 batch" in shell.runs(step)
 
 
 def test_a_file_in_the_place_of_one_of_ids(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
@@ -586,7 +586,7 @@ def test_a_file_in_the_place_of_one_of_ids(bench: Workbench, ledger: Ledger, she
     bench.spec(dedup={"keep_ids": True})
     step = shell.fails("semel exact events")
     path.rename(bench.folder / "aside")
-    assert "8 ids of 1 batch are known" in shell.runs(step)
+    assert "the catalog has 8 ids of 1 batch" in shell.runs(step)
 
 
 def test_ids_that_the_ledger_lost(bench: Workbench, ledger: Ledger, shell: Shell) -> None:

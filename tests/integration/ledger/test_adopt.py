@@ -216,7 +216,7 @@ def test_a_ledger_that_was_restored_is_refused(bench: Workbench, ledger: Ledger)
             "bucket_seconds) VALUES ('events', %s, %s, '{}', 4, 60)",
             (str(spec.sink_path()), str(layout.archive_folder(spec))),
         )
-    with pytest.raises(TerminalError, match="not batch 1 whose markers.*migrate it, and adopt"):
+    with pytest.raises(TerminalError, match="markers of batch 1, which events does not have.*migrate it, and adopt"):
         adopt(ledger, spec, log=quiet)
     with pytest.raises(TerminalError, match="belongs to pipeline 'events'"):
         adopt(ledger, bench.spec("visits", sink={"path": "out/events"}), log=quiet)
@@ -238,10 +238,10 @@ def change(spec: Spec, number: int, **values: object) -> None:
 
 APART = [
     ({"pipeline": "visits"}, "has batch 2 of pipeline 'visits'"),
-    ({"commit_seq": 1}, "b00000001.json and .*b00000002.json are of two ledgers"),
-    ({"bucket_seconds": 61}, "are of two ledgers"),
+    ({"commit_seq": 1}, "b00000001.json and .*b00000002.json: these markers come from different ledgers"),
+    ({"bucket_seconds": 61}, "come from different ledgers.*and 61 seconds"),
     ({"claims": {"start": 3}}, "claim the same bytes of source partition 1"),
-    ({"counts": None}, "b00000002.json cannot be read.*Or move that marker aside"),
+    ({"counts": None}, "b00000002.json: semel cannot read this marker.*Or move that marker out of"),
 ]
 """What the second marker says, and what is said of it."""
 
@@ -288,7 +288,7 @@ def test_adopt_twice_at_once(bench: Workbench, ledger: Ledger) -> None:
     lose(ledger)
     with (
         failpoints.armed("adopt.after_numbers", lambda: adopt(ledger, spec, log=quiet)),
-        pytest.raises(RetryableError, match="made by another process meanwhile; run this again"),
+        pytest.raises(RetryableError, match="another process registered it meanwhile.*Run this again"),
     ):
         adopt(ledger, spec, log=quiet)
     assert adopt(ledger, spec, log=quiet).found
@@ -335,7 +335,7 @@ def test_the_command(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     assert shell.answers(command)["adopted"]["found"] is True
     assert "nothing to do: this ledger has events with the 1 batch" in shell.runs(command)
     shell.runs("semel adopt visits", code=1)
-    assert "there is nothing to adopt; run visits" in shell.err
+    assert "there is nothing to adopt. Run visits" in shell.err
 
 
 # Attacks D4.

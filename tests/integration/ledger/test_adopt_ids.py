@@ -181,7 +181,7 @@ def test_ids_that_a_transform_drops(
     gone = bench.data / "in" / "1.jsonl"
     away = gone.rename(bench.folder / "away")
     if not kept:
-        with pytest.raises(TerminalError, match="ids of batch 2 of events .* --forget-ids`"):
+        with pytest.raises(TerminalError, match="events: .* the ids of batch 2 .* --forget-ids`"):
             adopt(ledger, spec, log=quiet)
         shutil.copy(away, gone)  # Restored, with another inode.
     adopted = adopt(ledger, spec, log=quiet)

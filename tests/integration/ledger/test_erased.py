@@ -320,7 +320,7 @@ def test_objects_go_by_a_replay(bench: Workbench, ledger: Ledger, s3: S3, shell:
     [file] = markers_of(spec)[0].of_kind(Kind.DATA)
     s3.delete(place.bucket, f"{place.prefix}/{file.path}")
     step = shell.fails("semel accept events --erased 1 --rows 5 --why x")
-    assert "a replay replaces objects" in shell.err
+    assert "from objects, replay with a transform" in shell.err
     *_, replay = shell.runs(step, code=1).splitlines()
     shell.runs(replay.removeprefix("next: "))
     assert audit(spec).ok

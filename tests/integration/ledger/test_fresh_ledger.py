@@ -34,7 +34,7 @@ def test_a_fresh_ledger_writes_nothing_beside_an_older_ones_output(
         for path in output:
             path.unlink()
     lose(ledger)
-    with pytest.raises(TerminalError, match=r"out/events holds .*Adopt what is there") as refused:
+    with pytest.raises(TerminalError, match=r"out/events: this sink has .*Adopt the batches") as refused:
         run(ledger, spec, "r1")
     assert refused.value.next == "semel adopt events"
     with ledger.engine.connect() as connection:

@@ -162,7 +162,7 @@ def test_what_changed_since_plan_is_said(
     said.clear()
     stage(ledger, spec, 2, spark_engine, said.append)
     assert [line for line in said if "planned" in line and "SHA" not in line] == [
-        f"{bench.transforms / 'beside.py'} is used, and was not when batch 2 was planned",
+        f"{bench.transforms / 'beside.py'} is in use, and was not when batch 2 was planned",
         f"semel is 9.9, and was {__version__} when batch 2 was planned",
     ]
     for batch_id in (1, 2):
@@ -211,7 +211,7 @@ def test_a_damaged_copy_is_loud(bench: Workbench, ledger: Ledger) -> None:
     kept = code_folder(spec) / f"{sha256(texts['times.sql'])}.sql"
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"SELECT")
-    with pytest.raises(CorruptionError, match="does not hold the text"):
+    with pytest.raises(CorruptionError, match="does not match the digest in its name"):
         run(ledger, spec, "r1")
     kept.unlink()
     run(ledger, spec, "r1", engine=LocalEngine(transforms=True))
@@ -258,7 +258,7 @@ def test_only_modules_of_the_folder_count(bench: Workbench) -> None:
     spec = bench.spec(transforms=["main:f"])
     assert sorted(provenance.read_code(spec).texts) == ["main.py", "one.py", "two.py"]
     (bench.transforms / "main.py").unlink()
-    with pytest.raises(TerminalError, match=r"main\.py cannot be read: No such file"):
+    with pytest.raises(TerminalError, match=r"cannot read .*main\.py: No such file"):
         provenance.read_code(spec)
 
 

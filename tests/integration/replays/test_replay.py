@@ -254,10 +254,10 @@ def test_a_marker_that_is_not_there(bench: Workbench, ledger: Ledger) -> None:
     path.write_bytes(whole)
     number = waiting(ledger, spec, 1, "again")
     path.write_bytes(b"{}")
-    with pytest.raises(CorruptionError, match="cannot be read"):
+    with pytest.raises(CorruptionError, match="semel cannot read this marker"):
         finalize(ledger, spec, number)
     path.unlink()
-    with pytest.raises(TerminalError, match="lacks the markers of batch 1"):
+    with pytest.raises(TerminalError, match="the markers of batch 1 are missing"):
         finalize(ledger, spec, number)
     path.write_bytes(whole)
     assert not finalize(ledger, spec, number).found

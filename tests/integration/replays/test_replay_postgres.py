@@ -203,7 +203,7 @@ def test_adopt_names_rows_of_a_replay_without_a_marker(
     with dies_at("finalize.after_publish"):
         finalize(ledger, spec, number)
     lose(ledger)
-    with pytest.raises(TerminalError, match="batch 3, which replaced those of batch 1") as said:
+    with pytest.raises(TerminalError, match="the rows of batch 3 replaced those of batch 1") as said:
         adopt(ledger, spec, log=quiet)
     assert "SET _semel_batch = 1 WHERE _semel_batch = 3" in str(said.value)
     table.run("UPDATE events SET _semel_batch = 1 WHERE _semel_batch = 3")

@@ -127,7 +127,7 @@ def test_the_way_to_exactly_once(
     if source:
         shutil.rmtree(folder)
         shutil.move(bench.folder / "away", folder)
-    assert "exactly once from commit 3 on: 30 ids of 2 batches are known" in told
+    assert "exactly once from commit 3 on: the catalog has 30 ids of 2 batches" in told
     assert "nothing to do" in shell.runs("semel exact events")
     assert "repeats may be there before commit 3" in shell.runs("semel run events")
 
@@ -236,8 +236,8 @@ def test_ids_that_nobody_has(bench: Workbench, ledger: Ledger, shell: Shell) -> 
     [file] = spec.sink_path().glob("*b00000001*")
     kept = file.rename(bench.folder / "kept")
     shell.fails("semel exact events")
-    assert "ids of batch 1 of events cannot be found" in shell.err
-    assert "or run it at_least_once until " in shell.err
+    assert "events: semel cannot recover the ids of batch 1" in shell.err
+    assert "Or run it at_least_once until " in shell.err
     assert not any(word in shell.err for word in ("bucket", "forget", "abandon"))
     kept.rename(file)
     assert switched(ledger, bench.spec(sink={"path": "out/other"})).ids == 30
@@ -454,7 +454,7 @@ def test_another_file_under_the_name_of_an_ids_file(bench: Workbench, ledger: Le
     other.parent.mkdir()
     other.write_bytes(b"mine")
     spec = bench.spec(dedup={"keep_ids": True})
-    with pytest.raises(CorruptionError, match="00002-00001.parquet is not as exact .* move it"):
+    with pytest.raises(CorruptionError, match="00002-00001.parquet: this file differs .* Move it"):
         switched(ledger, spec)
     other.rename(bench.folder / "aside")
     assert switched(ledger, spec).ids == 30
@@ -515,7 +515,7 @@ def test_a_marker_of_no_batch_here(bench: Workbench, ledger: Ledger, of: str) ->
     if of != "a ledger of meanwhile":
         forget()
         point = "exact.after_exact"
-    with pytest.raises(TerminalError, match="batch 2, which are none of 'events' here.* aside"):
+    with pytest.raises(TerminalError, match="batch 2 are not of 'events' in this ledger.* out of the archive"):
         with failpoints.armed(point, forget):
             switched(ledger, spec)
     kept = layout.archive_folder(spec) / Kind.IDS

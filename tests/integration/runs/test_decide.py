@@ -171,7 +171,7 @@ def test_what_changed_since_it_was_shown_is_not_accepted(
     path.write_bytes(text.replace(b"e000007", b"e999997"))
     for _ in range(2):
         late = pages.send(ACCEPT, {"token": token})
-        assert late.status == 409 and "not any more as it was shown" in late.text
+        assert late.status == 409 and "has changed since you saw its preview" in late.text
     assert list(refusals(ledger)) == [path.name]
     token = token_of(ask(pages, path))
     beside = path.with_name("other")
@@ -184,7 +184,7 @@ def test_what_changed_since_it_was_shown_is_not_accepted(
     plan(ledger, spec, "r4")
     foreseen = preview_accept(ledger, spec, str(path), same=False)
     path.write_bytes(lines(30, 40))
-    with pytest.raises(StateError, match="nothing was done"):
+    with pytest.raises(StateError, match="Nothing was accepted"):
         agreed = (foreseen.end, foreseen.digest)
         accept_file(ledger, spec, str(path), same=False, agreed=agreed)
     token = token_of(ask(pages, path))
@@ -205,7 +205,7 @@ def test_a_loss_is_recorded_in_the_name_of_who_saw_it(
     plan(ledger, spec, "r2")
     assert "gone" in pages.get("/semel/dags/events/refused").text
     losses = preview_loss(ledger, spec, str(path))
-    with pytest.raises(StateError, match="nothing was done"):
+    with pytest.raises(StateError, match="Nothing was accepted"):
         accept_loss(ledger, spec, str(path), agreed=losses_digest(losses[1:]))
     done = pages.send(ACCEPT, {"token": token_of(ask(pages, path, "lost"))})
     assert done.status == 200 and "the loss is recorded" in done.text

@@ -294,7 +294,7 @@ KINDS = {
 def marker(won: CommittedBatch) -> SimpleNamespace:
     """What the sink asks of a marker."""
     return SimpleNamespace(
-        made_by=won.batch_id, sink_schema=won.schema, of_kind=lambda _: won.files, path="marker"
+        writer_id=won.batch_id, sink_schema=won.schema, of_kind=lambda _: won.files, path="marker"
     )
 
 

@@ -216,7 +216,7 @@ def test_adopt_beside_a_table_of_an_earlier_time(
     """
     restored(table, 3)
     lose(ledger)
-    with pytest.raises(TerminalError, match="has no note of batch 3, whose markers"):
+    with pytest.raises(TerminalError, match="has no note of batch 3, but the archive has their markers"):
         adopt(ledger, spec, log=quiet)
     marker = layout.marker(layout.archive_folder(spec), 3)
     marker.rename(bench.folder / "aside.json")
@@ -260,9 +260,9 @@ def test_rows_of_a_second_replay_without_a_marker(
     with failpoints.armed("finalize.after_publish", dies), pytest.raises(failpoints.FaultError):
         finalize(ledger, spec, second)
     lose(ledger)
-    with pytest.raises(TerminalError, match="batch 4, which replaced those of batch 1") as told:
+    with pytest.raises(TerminalError, match="the rows of batch 4 replaced those of batch 1") as told:
         adopt(ledger, spec, log=quiet)
-    assert "Let them be batch 3's (UPDATE, SET _semel_batch = 3" in str(told.value)
+    assert "1. UPDATE the table: SET _semel_batch = 3" in str(told.value)
     table.run("UPDATE events SET _semel_batch = 3 WHERE _semel_batch = 4")
     table.run("DELETE FROM semel_batch WHERE batch_id = 4")
     adopt(ledger, spec, log=quiet)
@@ -326,7 +326,7 @@ def test_batches_that_end_while_markers_are_listed(
             come(bench, ledger, spec, behind)
         return found
 
-    monkeypatch.setattr(traces, "markers", markers)
+    monkeypatch.setattr(traces, "marker_numbers", markers)
     come(bench, ledger, spec, 4)
     assert not others and audit(spec).ok
 
@@ -528,13 +528,13 @@ def test_a_folder_of_an_earlier_time(bench: Workbench, ledger: Ledger) -> None:
         come(bench, ledger, spec, number)
     marker = layout.marker(layout.archive_folder(spec), 3)
     marker.rename(bench.folder / "aside.json")
-    with pytest.raises(TerminalError, match="lacks the markers of batch 3, which are finalized"):
+    with pytest.raises(TerminalError, match="the markers of batch 3 are missing, though these are finalized"):
         come(bench, ledger, spec, 4)
     (bench.folder / "aside.json").rename(marker)
     run(ledger, spec, "r4")
     other = layout.marker(layout.archive_folder(spec), 77)
     other.write_bytes(marker.read_bytes())
-    with pytest.raises(TerminalError, match="has markers of batch 77, which are none of 'events'"):
+    with pytest.raises(TerminalError, match="the markers of batch 77 are not of 'events' in this ledger"):
         come(bench, ledger, spec, 5)
     other.unlink()
     run(ledger, spec, "r5")

@@ -92,7 +92,7 @@ class RecoveredIds:
         return sum(run.ids for run in self.runs)
 
     def write(self, connection: sa.Connection, pipeline_id: int, horizon: timedelta) -> None:
-        """Write the ids. The caller holds the pipeline's lock, or has just inserted the pipeline."""
+        """Write the ids. The caller holds the pipeline's lock, or has inserted the pipeline."""
         if self.runs:
             segment_id = ensure_segment(connection, pipeline_id, int(horizon.total_seconds()))
             for run in self.runs:
@@ -139,8 +139,8 @@ def _adopt(
         return earlier
     if leftovers == Traces() and not noted:
         raise StateError(
-            f"{target.address} and {archive} are empty: there are no batches to adopt. Run "
-            f"{spec.name}",
+            f"{target.address} and {archive} have no files of semel, so there is nothing to adopt. "
+            f"Run {spec.name}",
             next=f"semel run {spec.name}",
         )
     _check(spec, archive, markers)
@@ -231,10 +231,10 @@ def _earlier_result(
     if not unknown:
         return AdoptResult(pipeline=spec.name, found=True, batches=len(markers))
     raise TerminalError(
-        f"{archive}: this archive has markers of {_batches_text(unknown)}, which {spec.name} does not "
-        "have in this ledger. The ledger was restored from an older backup, or these batches ran "
-        "with another ledger. Nothing was adopted. Point SEMEL_LEDGER_DSN to an empty database, "
-        "migrate it, and adopt each pipeline there",
+        f"{archive}: this archive has markers of {_batches_text(unknown)}, which {spec.name} does "
+        "not have in this ledger. The ledger was restored from an older backup, or these batches "
+        "ran with another ledger. Nothing was adopted. Point SEMEL_LEDGER_DSN to an empty "
+        "database, migrate it, and adopt each pipeline there",
         next="semel migrate",
     )
 
@@ -248,26 +248,31 @@ def _check(spec: Spec, archive: Path, markers: list[Marker]) -> None:
     """Prove that all markers are of this pipeline and consistent. Raises TerminalError if not."""
     if foreign := [marker for marker in markers if marker.pipeline != spec.name]:
         raise TerminalError(
-            f"{archive}: this archive has {_batches_text(foreign)} of pipeline {foreign[0].pipeline!r}, "
-            f"which {spec.name!r} cannot adopt. Give the pipeline its old name",
+            f"{archive}: this archive has {_batches_text(foreign)} of pipeline "
+            f"{foreign[0].pipeline!r}, which {spec.name!r} cannot adopt. Give the pipeline its old "
+            "name",
             next=f"semel adopt {foreign[0].pipeline}",
         )
     for earlier, later in pairwise(markers):
         if earlier.commit_seq == later.commit_seq or earlier.bucket_seconds != later.bucket_seconds:
+            why = (
+                f"both are commit {later.commit_seq}"
+                if earlier.commit_seq == later.commit_seq
+                else f"buckets of {earlier.bucket_seconds} and {later.bucket_seconds} seconds"
+            )
             raise CorruptionError(
-                f"{earlier.path} and {later.path}: these markers come from different ledgers (commit "
-                f"{earlier.commit_seq} and {later.commit_seq}, buckets of {earlier.bucket_seconds} "
-                f"and {later.bucket_seconds} seconds). Nothing was adopted. Move the markers of the "
-                f"ledger that you do not want out of the archive. {READ_AGAIN}",
+                f"{earlier.path} and {later.path}: these markers come from different ledgers "
+                f"({why}). Nothing was adopted. Move the markers of the ledger that you do not "
+                f"want out of the archive. {READ_AGAIN}",
                 next=AGAIN,
             )
     claims = sorted(
         (c.source_partition_id, c.start, c.end, m.path) for m in markers for c in m.claims
     )
-    for (part, _, end, path), (other_part, start, _, later) in pairwise(claims):
+    for (part, _, end, path), (other_part, start, _, other) in pairwise(claims):
         if part == other_part and start < end:
             raise CorruptionError(
-                f"{path} and {later}: these markers claim the same {spec.source.unit} of source "
+                f"{path} and {other}: these markers claim the same {spec.source.unit} of source "
                 f"partition {part}. Nothing was adopted. Move the marker that does not belong here "
                 f"out of the archive. {READ_AGAIN}",
                 next=AGAIN,
@@ -353,7 +358,7 @@ def recover_ids(
     folder: Path,
     keep: Callable[[Marker, list[ShardIds]], None] = lambda marker, ids: None,
 ) -> RecoveredIds:
-    """Read the ids of all batches within their horizon, and call `keep` with those of each batch."""
+    """Read the ids of each batch within its horizon, and call `keep` with them."""
     horizon = int(spec.dedup.horizon.total_seconds())
     by_number = {part.partition.source_partition_id: part for part in partitions}
     old_runs = runs.OldRuns(folder, horizon)

@@ -9,8 +9,8 @@ from semel.errors import AGAIN, CorruptionError
 from semel.model.batch import Claim
 
 READ_AGAIN = (
-    "If a pipeline without a record_id reads this one (`type: pipeline`) and has read that batch, it "
-    "then stops: replace it by a pipeline with another name and sink"
+    "A pipeline that reads this one (`type: pipeline`) without a record_id stops if it has read that "
+    "batch: replace it by one with another name and sink"
 )
 """What happens when a marker is moved out, so that a run reads its records again."""
 
@@ -44,7 +44,7 @@ class History:
 
     def judged_by(self, marker: Marker) -> int | None:
         """The batch whose verdicts an output uses. Returns None if it has verdicts of its own."""
-        judge = judging_output([output for output in self.outputs if output.generation <= marker.generation])
+        judge = judging_output([out for out in self.outputs if out.generation <= marker.generation])
         return None if judge is marker else judge.writer_id
 
     def own_claims(self, marker: Marker) -> list[Claim]:
@@ -91,7 +91,7 @@ def _outputs(marker: Marker) -> list[Marker]:
         raise CorruptionError(
             f"{error}. It is the copy from before a replay of batch {marker.batch_id}. Or move "
             f"{marker.path} out of the archive, with this batch's files in "
-            f"{marker.archive / 'replaced'}, and the next run reads its records again. {READ_AGAIN}",
+            f"{marker.archive / 'replaced'}: the next run reads its records again. {READ_AGAIN}",
             next=AGAIN,
         ) from error
     for output in outputs:

@@ -79,7 +79,9 @@ def ids_of(batch: History, claims: Iterable[Claim]) -> list[ShardIds]:
         if output.sink and not output.spec.transforms:
             name = f"output of generation {output.generation}" if batch.replays else "output"
             ways[name] = partial(_ids_in_output, marker, output)
-    ways["source"] = lambda: _by_shard(marker, ids_in_source(marker, tuple(claims), before=batch.previous))
+    ways["source"] = lambda: _by_shard(
+        marker, ids_in_source(marker, tuple(claims), previous=batch.previous)
+    )
     if marker.has_added_ids:  # Their number proves nothing, so they come last.
         ways |= from_files
     whys = []
@@ -168,10 +170,10 @@ def ids_in_source(
     skipped_kinds: tuple[Kind, ...] = _NO_SURVIVORS,
     previous: Marker | None = None,
 ) -> Iterator[Part]:
-    """Read the ids of a batch's records from the source, except records in files of kinds `but`.
+    """Read the ids of a batch's records from the source, except those in files of `skipped_kinds`.
 
-    `before`: for an admission, the batch whose dead letters it judged again. Raises SourceError if
-    the source has changed, ValueError or CorruptionError if a file has.
+    `previous`: for an admission, the batch whose dead letters it judged again. Raises SourceError
+    if the source has changed, ValueError or CorruptionError if a file has.
     """
     skip = _dropped_offsets(marker, skipped_kinds)
     source = open_source(marker.spec)

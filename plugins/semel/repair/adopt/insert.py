@@ -64,7 +64,7 @@ def write_batches(
 
 def insert_erasures(connection: sa.Connection, markers: list[Marker]) -> None:
     """Write the erasures in these markers to the ledger, unless it has them."""
-    erasures = [{"batch_id": m.batch_id, **asdict(one)} for m in markers for one in m.erased]
+    erasures = [{"batch_id": m.batch_id, **asdict(each)} for m in markers for each in m.erased]
     change(connection, "accept", "erase", erasures=json.dumps(erasures))
 
 

@@ -37,7 +37,7 @@ def _missing_rows_error(
     sink: RemoteSink, pipeline: str, archive: Path, missing: tuple[held.KnownBatch, ...]
 ) -> TerminalError:
     """The error for missing rows, whose records no run would read again after adopt."""
-    roots = sorted({one.root for one in missing})
+    roots = sorted({batch.root for batch in missing})
     first = layout.marker(archive, roots[0])
     return TerminalError(
         f"{sink.address}: it has no note of {held.batches_text(roots)}, but the archive has their "
@@ -51,12 +51,16 @@ def _missing_rows_error(
 
 
 def _refuse_strays(
-    spec: Spec, sink: RemoteSink, archive: Path, markers: list[Marker], strays: tuple[BatchNote, ...]
+    spec: Spec,
+    sink: RemoteSink,
+    archive: Path,
+    markers: list[Marker],
+    strays: tuple[BatchNote, ...],
 ) -> None:
-    made_by = {marker.commit_seq: marker for marker in markers}
-    replays = [note for note in strays if note.commit_seq in made_by]
+    listed = {marker.commit_seq: marker for marker in markers}
+    replays = [note for note in strays if note.commit_seq in listed]
     if replays:
-        number, marker = replays[0].batch_id, made_by[replays[0].commit_seq]
+        number, marker = replays[0].batch_id, listed[replays[0].commit_seq]
         root, maker = marker.batch_id, marker.writer_id
         raise TerminalError(
             f"{sink.address}: just before the ledger was lost, the rows of batch {number} replaced "
@@ -69,9 +73,9 @@ def _refuse_strays(
     if strays:
         numbers = sorted(note.batch_id for note in strays)
         raise TerminalError(
-            f"{sink.address}: it has rows of {held.batches_text(numbers)}, which landed just before "
-            f"the ledger was lost, and no marker in {archive} lists them. Nothing was adopted, "
-            "because the next run writes the same records again. "
+            f"{sink.address}: it has rows of {held.batches_text(numbers)}, which landed just "
+            f"before the ledger was lost, and no marker in {archive} lists them. Nothing was "
+            "adopted, because the next run writes the same records again. "
             f"{sink.describe_removal(numbers)}; then run this again",
             next=AGAIN,
         )
