@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from airflow_rest import Airflow
 from fix_stack import Begun, CommandLines, Stack
 from semel import pipeline
-from semel_local import stack as semel_stack
 from semel.archive import layout
 from semel.errors import UnavailableError
 from semel.spark.session import open_engine
+from semel_local import stack as semel_stack
 from semel_local.stack import layout as stack_layout
 
 TEXT_BYTES_MAX = 32 << 20

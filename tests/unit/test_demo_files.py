@@ -7,8 +7,8 @@ import pytest
 
 from semel import pipeline
 from semel.archive import layout
-from semel_local.demo import lake, queue, stream
 from semel.pipeline.spec import Spec
+from semel_local.demo import lake, queue, stream
 from test_demo import removed
 
 ROOT = Path(__file__).resolve().parents[2]

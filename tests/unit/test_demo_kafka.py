@@ -9,11 +9,11 @@ import pytest
 
 from semel import pipeline
 from semel.archive import layout
+from semel.errors import TerminalError, UnavailableError
+from semel.pipeline.spec import Spec
 from semel_local.demo import exact, flights, follow, stream
 from semel_local.demo.airflow_api import DagRun, TaskState
 from semel_local.demo.progress import DemoProgress
-from semel.errors import TerminalError, UnavailableError
-from semel.pipeline.spec import Spec
 
 DAYS = [dt.date(2013, 1, 1), dt.date(2013, 1, 2)]
 

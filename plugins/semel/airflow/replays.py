@@ -118,7 +118,8 @@ def refuse_other(spec: Spec, roots: list[int], shown: Any, *, next: str) -> None
     """
     from semel.archive import provenance
 
-    now = {"batches": roots, "code": provenance.read_code(spec).digests.digest, "spec": spec.digest()}
+    code = provenance.read_code(spec).digests.digest
+    now = {"batches": roots, "code": code, "spec": spec.digest()}
     told = shown if isinstance(shown, Mapping) else {}
     other = [key for key, value in now.items() if told.get(key) != value]
     if other:

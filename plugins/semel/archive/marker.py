@@ -157,8 +157,9 @@ class Marker:
         if self.exact or not self.spec.record_id:
             return {}
         shards = range(self.spec.dedup.shards)
-        paths = (layout.batch_file(self.archive, Kind.IDS, self.batch_id, shard) for shard in shards)
-        return {str(path.relative_to(self.archive)): path for path in paths}
+        root, number = self.archive, self.batch_id
+        paths = (layout.batch_file(root, Kind.IDS, number, shard) for shard in shards)
+        return {str(path.relative_to(root)): path for path in paths}
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:

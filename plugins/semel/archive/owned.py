@@ -223,5 +223,6 @@ def check_markers(spec: Spec, sink: RemoteSink) -> None:
     archive = layout.archive_folder(spec)
     notes = sink.notes()
     notes.check()
-    differences = held.compare(spec.name, None, batches_of_markers(markers_in(None, archive)), notes.batch_notes)
-    held.refuse_differences(sink, spec.name, layout.markers(archive), replace(differences, strays=()))
+    expected = batches_of_markers(markers_in(None, archive))
+    differences = replace(held.compare(spec.name, None, expected, notes.batch_notes), strays=())
+    held.refuse_differences(sink, spec.name, layout.markers(archive), differences)

@@ -122,7 +122,7 @@ def read_code(spec: Spec) -> Code:
 
 # Keeps S26.
 def spec_with_code(spec: Spec) -> dict[str, Any]:
-    """The stored form of a declaration with the current code. Raises TerminalError like `read_code`."""
+    """The stored form of a declaration, with the current code. Raises as `read_code` does."""
     return spec.to_json() | {"code": read_code(spec).to_json()}
 
 

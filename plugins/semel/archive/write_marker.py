@@ -203,7 +203,9 @@ def _ranges(claims: Iterable[Claim]) -> list[tuple[int, int, int, int]]:
     return [(c.ordinal, c.source_partition_id, c.start, c.end) for c in claims]
 
 
-def write_first_marker(archive: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]) -> None:
+def write_first_marker(
+    archive: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]
+) -> None:
     """Write the first marker of a batch, or prove that the existing marker is the same attempt's.
 
     Keeps the marker of a replay, because the batch was finalized before its replay. Writes many

@@ -161,7 +161,8 @@ def _troubles(
     after = before.get(old.generation + 1, newest)
     found += _differences(old, after)
     if after.writer_id <= old.writer_id:
-        found.append((f"batch {old.writer_id} made it, and batch {after.writer_id} replaced it", None))
+        why = f"batch {old.writer_id} made it, and batch {after.writer_id} replaced it"
+        found.append((why, None))
     if old.sink and sum(file.records for file in _files(old)) != old.counts.rows_written:
         found.append((f"its files do not hold its {old.counts.rows_written} rows", None))
     for file in _files(old):

@@ -259,7 +259,8 @@ def _settles(spec: "Spec", found: "Gaps") -> list[str]:
     from semel.repair.accept import choices, accept_command
     from semel.reports.summary import run_of_days
 
-    commands = {refusal: accept_command(spec, refusal) for refusal in found.refusals[:FILES_NAMED_MAX]}
+    named = found.refusals[:FILES_NAMED_MAX]
+    commands = {refusal: accept_command(spec, refusal) for refusal in named}
     lines = [f"next: {accept}" for accept in commands.values() if accept]
     left = [refusal for refusal in commands if not choices(spec.source, refusal.reason)]
     days = {refusal.when.astimezone(UTC).date() for refusal in left if refusal.when}

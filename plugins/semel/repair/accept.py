@@ -225,7 +225,8 @@ def _preview(
     partition = offer.known and offer.known.source_partition_id
     ranges = tuple((k, *span) for k, spans in lost.items() for span in spans)
     digest_now = preview_digest(
-        refused.name, offer.identity, offer.evidence, evidence, partition, offer.start, retired, ranges
+        refused.name, offer.identity, offer.evidence, evidence, partition, offer.start, retired,
+        ranges,
     )
     return AcceptPreview(
         name=refused.name,

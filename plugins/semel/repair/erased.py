@@ -78,7 +78,8 @@ def accept_erased(
             path = layout.marker(archive, number)
             marker = parse_marker(text := path.read_bytes(), path, spec.sink_path())
             sink = None if marker.sink else sink_of(marker.spec)
-            all_files.append(_MarkerFiles(text=text, marker=marker, current=_current_files(text, marker, sink)))
+            current = _current_files(text, marker, sink)
+            all_files.append(_MarkerFiles(text=text, marker=marker, current=current))
     reduced = [files for files in all_files if files.missing.rows or files.missing.records]
     _check_number(spec, all_files, reduced, lacking)
     at, by = datetime.now(UTC).isoformat(), current_user()
@@ -96,7 +97,8 @@ def accept_erased(
         for files in reduced:
             _write(files, at, by, why)
         if pipeline:
-            insert_erasures(connection, [read_marker(files.marker.path, None) for files in all_files])
+            paths = (files.marker.path for files in all_files)
+            insert_erasures(connection, [read_marker(path, None) for path in paths])
         failpoints.point("erase.before_write")
     failpoints.point("erase.after_write")
     return [files.missing for files in reduced]

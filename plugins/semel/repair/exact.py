@@ -35,7 +35,7 @@ from semel.model.manifest import Kind
 from semel.pipeline import identity
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
-from semel.repair.adopt import RecoveredIds, recover_ids, expires_at
+from semel.repair.adopt import RecoveredIds, expires_at, recover_ids
 from semel.repair.adopt.history import histories
 from semel.repair.adopt.ids import ShardIds
 from semel.repair.adopt.partitions import partitions_of
@@ -171,14 +171,19 @@ def _lost_ids_error(spec: Spec, catalog: RecoveredIds) -> TerminalError:
     return TerminalError(
         f"{spec.name}: semel cannot recover the ids of {those(numbers)} ({catalog.why}). The "
         "pipeline stays at_least_once. Restore output or source. Or run it at_least_once until "
-        f"{until:%Y-%m-%d %H:%M:%S} UTC, when their horizon ends. Then exact still needs the output "
-        f"or source of later batches for dedup.horizon, {format_duration(spec.dedup.horizon)}",
+        f"{until:%Y-%m-%d %H:%M:%S} UTC, when their horizon ends. Then exact still needs the "
+        "output or source of later batches for dedup.horizon, "
+        f"{format_duration(spec.dedup.horizon)}",
         next=AGAIN,
     )
 
 
 def _switch(
-    connection: sa.Connection, spec: Spec, pipeline: Pipeline, markers: list[Marker], catalog: RecoveredIds
+    connection: sa.Connection,
+    spec: Spec,
+    pipeline: Pipeline,
+    markers: list[Marker],
+    catalog: RecoveredIds,
 ) -> int | None:
     """Set the first commit that is exactly once. Returns None if another process has set it."""
     # Keeps D11.

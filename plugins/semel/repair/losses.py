@@ -11,7 +11,13 @@ from semel.model.batch import Pipeline
 from semel.pipeline.spec import Spec
 from semel.plan import partitions
 from semel.plan.survey import Request, steadily, take_survey
-from semel.repair.accept import changed_error, preview_digest, moving_error, match_name, current_user
+from semel.repair.accept import (
+    changed_error,
+    current_user,
+    match_name,
+    moving_error,
+    preview_digest,
+)
 from semel.sources import Spans
 
 _ROUNDS_MAX = 20

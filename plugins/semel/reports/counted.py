@@ -146,7 +146,8 @@ def _rows(
     if not spec.sink.in_files:
         return open_sink(spec).merged_windows(level, since, until, count)
     if spec.sink.in_folder:
-        table = reader.windows(spec.sink_path(), layout.archive_folder(spec), since=since, until=until)
+        archive = layout.archive_folder(spec)
+        table = reader.windows(spec.sink_path(), archive, since=since, until=until)
     else:
         url, connection = spec.sink.url, spec.sink.connection
         table = reader.windows(url, since=since, until=until, connection=connection)

@@ -168,7 +168,8 @@ def _schema(found: Checked, ledger: Ledger) -> None:
 def _folders(found: Checked, stack: ExitStack, specs: list[Spec]) -> list[Path]:
     """A folder of the check's own for each sink, gone after it; where files are linked, links."""
     user, made = os.geteuid(), []
-    wanted = {spec.sink_path() or layout.archive_folder(spec) for spec in specs} or set(settings.data_roots())
+    folders = {spec.sink_path() or layout.archive_folder(spec) for spec in specs}
+    wanted = folders or set(settings.data_roots())
     for base in sorted({_there(path) for path in wanted}):
         if not base.is_dir():
             found.add("sink", f"{base} is not there", "make or mount it")

@@ -158,17 +158,19 @@ def _adopt(
         # Keeps D7.
         if catalog.lost_batches and not forget_ids:
             raise TerminalError(
-                f"{spec.name}: semel cannot recover the ids of {_batches_text(catalog.lost_batches)} "
-                f"({catalog.why}). Nothing was adopted. Restore the missing files. Or continue "
-                f"without the ids by `semel adopt {spec.name} --forget-ids`: then repeats of these "
-                "records count as new (in scope bucket, all records of their buckets as late)",
+                f"{spec.name}: semel cannot recover the ids of "
+                f"{_batches_text(catalog.lost_batches)} ({catalog.why}). Nothing was adopted. "
+                "Restore the missing files. Or continue without the ids by `semel adopt "
+                f"{spec.name} --forget-ids`: then repeats of their records count as new (in scope "
+                "bucket, all records of their buckets as late)",
                 next=AGAIN,
             )
         if lost:
             note.write_note(archive, lost)
         _write(ledger, spec, target.address, archive, batches, partitions, catalog, of_ledger)
     listed = {marker.target_of(file) for marker in outputs for file in marker.files}
-    present = {*(str(sink / path) for path in leftovers.output), *(str(archive / p) for p in leftovers.batch_files)}
+    present = {str(sink / path) for path in leftovers.output}
+    present |= {str(archive / path) for path in leftovers.batch_files}
     # Keeps D11.
     listed |= {str(path) for marker in markers for path in marker.added_ids_paths.values()}
     numbers = {marker.batch_id for marker in markers}
@@ -372,7 +374,8 @@ def recover_ids(
             expired.append(marker)
             continue
         try:
-            ids = ids_of(batch, [by_number[c.source_partition_id].current_claim(c) for c in batch.claims])
+            claims = [by_number[c.source_partition_id].current_claim(c) for c in batch.claims]
+            ids = ids_of(batch, claims)
         except IdsLostError as error:
             lost.append((marker, f"batch {marker.batch_id}: {error}"))
             continue

@@ -9,8 +9,8 @@ from semel.errors import AGAIN, CorruptionError
 from semel.model.batch import Claim
 
 READ_AGAIN = (
-    "A pipeline that reads this one (`type: pipeline`) without a record_id stops if it has read that "
-    "batch: replace it by one with another name and sink"
+    "A pipeline that reads this one (`type: pipeline`) without a record_id stops if it has read "
+    "that batch: replace it by one with another name and sink"
 )
 """What happens when a marker is moved out, so that a run reads its records again."""
 

@@ -39,7 +39,9 @@ def partitions_of(source: Source, markers: Iterable[Marker]) -> list[Adoptee]:
         generations[part.name] += 1
         known_partitions.append(replace(part, generation=generations[part.name]))
     places = zip(known_partitions, source.locate(known_partitions), strict=True)
-    return _close_conflicts([Adoptee(partition=now or was, located=now is not None) for was, now in places])
+    return _close_conflicts(
+        [Adoptee(partition=now or was, located=now is not None) for was, now in places]
+    )
 
 
 def _last_known(number: int, claims: list[Claim]) -> Partition:

@@ -84,6 +84,7 @@ class DeltaSink(RemoteSink):
                 f"{self.address} has {count} rows of batch {marker.writer_id}, and semel published "
                 f"{published}. Somebody has changed them. Restore them from a version n that has "
                 f"them all: DELETE FROM delta.`{self.address}` WHERE _semel_batch = "
-                f"{marker.writer_id}; INSERT INTO delta.`{self.address}` SELECT * FROM delta.`{self.address}` VERSION AS OF n "
+                f"{marker.writer_id}; INSERT INTO delta.`{self.address}` SELECT * FROM "
+                f"delta.`{self.address}` VERSION AS OF n "
                 f"WHERE _semel_batch = {marker.writer_id}"
             )
