@@ -16,7 +16,7 @@ import xxhash
 from sqlalchemy import Connection
 
 from semel import failpoints
-from semel.archive import layout, owned, provenance, write_marker
+from semel.archive import layout, ownership, provenance, write_marker
 from semel.declare.parts import Select
 from semel.errors import AGAIN, ANEW, CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, Row, pipelines, row, rows
@@ -99,7 +99,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         values = {"root": batch.root, "generation": batch.generation}
         replays = batch.replays is not None
         before = rows(connection, "replay", "generations", **values) if replays else []
-        known = owned.known_batches(connection, pipeline)
+        known = ownership.known_batches(connection, pipeline)
         stored = Spec.from_json(batch.spec)
         now = event_time.frontier(connection, stored, pipeline.pipeline_id, batch_id)
     counts = Counts.from_row(won)
@@ -128,7 +128,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     with sink:
         staged = layout.attempt(root, batch_id, won["fence"]) / "data"
         sink.repair_published(output)
-        owned.check_target(ledger, pipeline, sink, known, staged, replay=replays)
+        ownership.check_target(ledger, pipeline, sink, known, staged, replay=replays)
         if accepting:
             sink.publish_accepting(output, lambda rows: write_marker.write_refused(refused, rows))
         # Keeps F5.

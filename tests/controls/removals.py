@@ -569,7 +569,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a task's ledger has its attempt":
         code("stage.shard:ledger_of", '[row["started_at"] for row in attempts] != [job.began_at]'),
     "what tasks made is linked before it is staged": gives("stage:check_links_of"),
-    "a sink with traces is refused": gives("archive.owned:refuse_traces"),
+    "a sink with traces is refused": gives("archive.ownership:refuse_traces"),
     "sequences pass what files hold":
         sql("adopt.pass_numbers", "GREATEST(:batch_max", "LEAST(:batch_max"),
     "a batch has one row in semel_batch": all_of(
@@ -673,11 +673,11 @@ OF_SECONDS: dict[str, Removal] = {
         gives("sinks.postgres.batch_notes:refuse_other_owners"),
     ),
     "a marker is missed by what was read before it": code(
-        "archive.owned:check_target",
+        "archive.ownership:check_target",
         "_check_markers(pipeline, lacking,",
-        new="_check_markers(pipeline, {one.root for one in known if one.finalized_at} - there,",
+        new="_check_markers(pipeline, {one.root for one in expected if one.finalized_at} - marked,",
     ),
-    "adopt holds a target against the markers": gives("repair.adopt:check_landed"),
+    "adopt holds a target against the markers": gives("repair.adopt:compare_target"),
     # The row follows what is declared, as that of a folder does.
     "an address changes by a person's word":
         code(
@@ -685,7 +685,7 @@ OF_SECONDS: dict[str, Removal] = {
             user="plan",
         ),
     "as many are erased as a person says":
-        code("repair.erased:_check_number", "total != lacking"),
+        code("repair.erasure:_check_number", "total != lacking"),
     "ledger and adopt have the word":
         sql("accept.erase", "ON CONFLICT", "WHERE false ON CONFLICT"),
     "rows that are left are counted":
@@ -695,7 +695,7 @@ OF_SECONDS: dict[str, Removal] = {
         code("stage.replayed:_winner", "marker.erased"),
     ),
     "a moved target is proven by its notes":
-        code("repair.accept:accept_moved", "owned.check_target(", new="(lambda *_: None)("),
+        code("repair.accept:accept_moved", "ownership.check_target(", new="(lambda *_: None)("),
 }
 """Those whose tests take seconds."""
 
@@ -717,7 +717,7 @@ OF_MINUTES: dict[str, Removal] = {
     # The new marker comes under another name, then it takes the old one's.
     "outputs of one batch have one marker": code(
         "archive.write_marker:_rename",
-        "os.rename(made, path)", new=f"os.link(made, {ASIDE}){POINT}<old>; os.unlink({ASIDE})",
+        "os.rename(temporary, path)", new=f"os.link(temporary, {ASIDE}){POINT}<old>; os.unlink({ASIDE})",
     ),
     "a marker that replaced another is durable before `finalized`":
         code("archive.write_marker:replace_marker", "sync_folder(path.parent)", new="pass"),
@@ -882,7 +882,7 @@ OF_MINUTES: dict[str, Removal] = {
         "since[place] == first[place]", user="sources.kafka.matching",
     ),
     "what is missing is looked at under the lock":
-        code("repair.losses:accept_loss", "if passed and", new="if False and"),
+        code("repair.losses:accept_loss", "if vanished and", new="if False and"),
     "a partition is known at first sight":
         code("sources.kafka.matching:match", "if partition.source_partition is None:", new="if False:"),
     "no offset for a time is no end where records are left":

@@ -28,7 +28,7 @@ import duckdb
 import pyarrow as pa
 
 from semel import limits
-from semel.archive import layout, owned
+from semel.archive import layout, ownership
 from semel.archive.marker import Marker
 from semel.audit import fast, files, generations, windows
 from semel.audit.generations import Generations
@@ -165,7 +165,7 @@ class _Audit:
         if self._notes is None:
             return
         try:
-            known = owned.batches_of_markers(self._markers)
+            known = ownership.batches_of_markers(self._markers)
         except CorruptionError:
             return  # Blamed before, among the generations.
         found = held.compare(self._spec.name, None, known, self._notes.batch_notes)

@@ -144,7 +144,7 @@ def _lost(ledger: "Ledger", spec: "Spec", path: str) -> _Answer:
 
 def _erased(ledger: "Ledger", spec: "Spec", erased: str, rows: int, why: str) -> _Answer:
     from semel.model.batch import numbers
-    from semel.repair.erased import accept_erased
+    from semel.repair.erasure import accept_erased
 
     gone = accept_erased(ledger, spec, numbers(erased), lacking=rows, why=why)
     return {"erased": gone}, [f"erased: {one}" for one in gone] or ["this was recorded before"]

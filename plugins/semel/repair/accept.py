@@ -18,7 +18,7 @@ from typing import Literal
 import sqlalchemy as sa
 
 from semel import failpoints, settings
-from semel.archive import owned
+from semel.archive import ownership
 from semel.errors import RetryableError, SourceError, StateError, TerminalError
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, change, pipelines, row, transition
@@ -357,8 +357,8 @@ def accept_moved(ledger: Ledger, spec: Spec) -> tuple[str, str]:
             next=f"semel check {spec.name}",
         )
     with ledger.transaction() as connection:
-        batches = owned.known_batches(connection, pipeline, every=True)
-    owned.check_target(ledger, pipeline, sink, batches, None)
+        batches = ownership.known_batches(connection, pipeline, every=True)
+    ownership.check_target(ledger, pipeline, sink, batches, None)
     with ledger.transaction() as connection:
         pipelines.lock(connection, pipeline)
         owner = pipelines.owner(connection, new, "")

@@ -23,7 +23,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from semel import failpoints, settings
-from semel.archive import layout, owned, write_marker
+from semel.archive import layout, ownership, write_marker
 from semel.archive.marker import Marker, markers_in
 from semel.declare.durations import format_duration
 from semel.declare.wording import count, those
@@ -211,8 +211,8 @@ def _switch(
 def _refuse_unknown(
     connection: sa.Connection, pipeline: Pipeline, markers: list[Marker]
 ) -> None:
-    unknown = owned.unknown_markers(connection, pipeline.pipeline_id, pipeline.name, markers)
-    owned.refuse_unknown(pipeline, [marker.batch_id for marker in unknown])
+    unknown = ownership.unknown_markers(connection, pipeline.pipeline_id, pipeline.name, markers)
+    ownership.refuse_unknown(pipeline, [marker.batch_id for marker in unknown])
 
 
 def describe(answer: ExactSince) -> str:

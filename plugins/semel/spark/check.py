@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from semel import __version__, settings
-from semel.archive import layout, owned
+from semel.archive import layout, ownership
 from semel.errors import AGAIN, ANEW, SemelError, TerminalError, UnavailableError
 from semel.ledger import Ledger, row
 from semel.ledger.migrate import revisions
@@ -211,7 +211,7 @@ def _sinks(found: Checked, specs: list[Spec], log: Log) -> None:
         try:
             sink: RemoteSink = open_sink(spec)
             told = sink.describe(None if spec.transforms else columns_of(spec))
-            owned.check_markers(spec, sink)
+            ownership.check_markers(spec, sink)
         except SemelError as error:
             found.add("sink", f"{spec.name}: {error}", _remedy(error, spec.sink.type))
         else:

@@ -35,7 +35,7 @@ from semel.pipeline.spec import Spec
 from semel.reader import dataset
 from semel.repair.accept import current_user
 from semel.repair.adopt import adopt
-from semel.repair.erased import accept_erased
+from semel.repair.erasure import accept_erased
 from semel.runs import replay, requarantine
 
 KEPT = "semel accept events --erased 2 --rows 10 --why retention"

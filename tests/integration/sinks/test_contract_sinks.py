@@ -22,7 +22,7 @@ from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.archive import layout
 from semel.archive.marker import markers_of
-from semel.archive.owned import refuse_traces
+from semel.archive.ownership import refuse_traces
 from semel.audit import audit
 from semel.errors import CorruptionError, TerminalError
 from semel.ledger import Ledger, pipelines

@@ -17,7 +17,7 @@ from fixtures.postgres.server import database, lose
 from fixtures.postgres.warehouse import Warehouse
 from fixtures.spark.local import LocalEngine
 from semel import failpoints
-from semel.archive import layout, owned, traces
+from semel.archive import layout, ownership, traces
 from semel.archive.marker import markers_of
 from semel.audit import AuditVerdict, audit
 from semel.cli import main
@@ -273,10 +273,10 @@ def test_rows_of_a_second_replay_without_a_marker(
 # Attacks H2.
 def test_check_asks_the_target(spec: Spec, table: Warehouse) -> None:
     """`semel check` says what of the markers a table does not hold, and whose rows are there."""
-    owned.check_markers(spec, open_sink(spec))
+    ownership.check_markers(spec, open_sink(spec))
     table.run("UPDATE semel_batch SET pipeline = 'theirs' WHERE batch_id = 2")
     with pytest.raises(TerminalError, match="has batch 2 of pipeline 'theirs'"):
-        owned.check_markers(spec, open_sink(spec))
+        ownership.check_markers(spec, open_sink(spec))
     table.run("DELETE FROM semel_batch WHERE batch_id = 2")
     found = [one for one in check([spec], "sc://127.0.0.1:1", quiet).checks if not one.ok]
     assert any("has no note of batch 2" in one.detail for one in found)
@@ -297,7 +297,7 @@ def test_a_note_that_somebody_damaged(
     come(bench, ledger, spec, 4)
     lose(ledger)
     for refuses in (
-        lambda: owned.check_markers(spec, open_sink(spec)),
+        lambda: ownership.check_markers(spec, open_sink(spec)),
         lambda: adopt(ledger, spec, log=quiet),
     ):
         with pytest.raises(CorruptionError, match="batch 2 is not a valid note.*restore it"):
@@ -338,11 +338,11 @@ def test_a_long_history_is_not_read(
     """Before a batch the newest ones are compared: what is missing of older ones is found by
     `semel check` and the audit.
     """
-    monkeypatch.setattr("semel.archive.owned.NOTES_COMPARED", 2)
+    monkeypatch.setattr("semel.archive.ownership.NOTES_COMPARED", 2)
     table.run("DELETE FROM semel_batch WHERE batch_id = 1")
     come(bench, ledger, spec, 4)
     with pytest.raises(TerminalError, match="has no note of batch 1"):
-        owned.check_markers(spec, open_sink(spec))
+        ownership.check_markers(spec, open_sink(spec))
     assert blamed(audit(spec))["files"] == {1}
     table.run("DELETE FROM semel_batch WHERE batch_id = 4")
     with pytest.raises(TerminalError, match="has no note of batch 4"):

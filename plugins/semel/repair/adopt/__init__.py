@@ -20,7 +20,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from semel import failpoints, settings
-from semel.archive import layout, note, owned, traces
+from semel.archive import layout, note, ownership, traces
 from semel.archive.marker import Marker, markers_in
 from semel.archive.traces import Traces
 from semel.catalog.runs import ensure_segment, last_time
@@ -45,8 +45,8 @@ from semel.repair.adopt import runs
 from semel.repair.adopt.history import READ_AGAIN, History, histories
 from semel.repair.adopt.ids import IdsLostError, ShardIds, ids_of
 from semel.repair.adopt.insert import write_batches, write_partitions
-from semel.repair.adopt.landed import compare_target
 from semel.repair.adopt.partitions import Adoptee, partitions_of
+from semel.repair.adopt.target import compare_target
 from semel.sinks import held
 
 
@@ -229,7 +229,7 @@ def _earlier_result(
                 f"{spec.name!r} cannot adopt its batches",
                 next=NO_STEP,
             )
-        unknown = owned.unknown_markers(connection, pipeline.pipeline_id, spec.name, markers)
+        unknown = ownership.unknown_markers(connection, pipeline.pipeline_id, spec.name, markers)
     if not unknown:
         return AdoptResult(pipeline=spec.name, found=True, batches=len(markers))
     raise TerminalError(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from semel.archive import layout, owned
+from semel.archive import layout, ownership
 from semel.archive.marker import Marker
 from semel.errors import AGAIN, TerminalError
 from semel.pipeline.spec import Spec
@@ -21,7 +21,7 @@ def compare_target(
     """
     if notes is None:
         return None
-    differ = held.compare(spec.name, None, owned.batches_of_markers(markers), notes.batch_notes)
+    differ = held.compare(spec.name, None, ownership.batches_of_markers(markers), notes.batch_notes)
     ledgers = {n.ledger for n in notes.batch_notes if n.pipeline == spec.name and n.ledger}
     if len(ledgers) > 1:
         held.refuse_foreign(sink.address, spec.name, (n for n in notes.batch_notes if n.ledger))
