@@ -304,8 +304,8 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         raise ValueError(f"its batch_id, {marker.batch_id}, does not match its file name")
     if any((key in plain) != (marker.generation > 1) for key in ("replay", "replaces")):
         raise ValueError(
-            f"its generation is {marker.generation}, and only later ones than 1 have `replay` and "
-            "`replaces`"
+            "`replay` and `replaces` belong to generations from 2 on, and its generation is "
+            f"{marker.generation}"
         )
     if plain["sink"]["type"] != marker.spec.sink.type:
         raise ValueError(
