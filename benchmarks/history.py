@@ -286,7 +286,7 @@ def _small(place: Place, options: Namespace) -> dict[str, float]:
 
 def _markers(place: Place, spec: Spec, options: Namespace) -> dict[int, dict[str, float]]:
     """The seconds of the reader and of find, by the number of markers of a sink."""
-    mould = json.loads(min(layout.markers(layout.of(spec)).iterdir()).read_bytes())
+    mould = json.loads(min(layout.markers(layout.archive_folder(spec)).iterdir()).read_bytes())
     [data] = [file for file in mould["files"] if file["kind"] == "data"]
     source = spec.sink_path() / data["path"]
     sink = place.data / "out" / "many"

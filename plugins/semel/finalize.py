@@ -16,7 +16,7 @@ import xxhash
 from sqlalchemy import Connection
 
 from semel import failpoints
-from semel.archive import layout, owned, provenance, write_marker
+from semel.archive import layout, ownership, provenance, write_marker
 from semel.declare.parts import Select
 from semel.errors import AGAIN, ANEW, CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, Row, pipelines, row, rows
@@ -99,7 +99,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         values = {"root": batch.root, "generation": batch.generation}
         replays = batch.replays is not None
         before = rows(connection, "replay", "generations", **values) if replays else []
-        known = owned.known_batches(connection, pipeline)
+        known = ownership.known_batches(connection, pipeline)
         stored = Spec.from_json(batch.spec)
         now = event_time.frontier(connection, stored, pipeline.pipeline_id, batch_id)
     counts = Counts.from_row(won)
@@ -110,7 +110,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         found=True,
         counts=counts,
         marker=marker,
-        kept=layout.all_kept(root, {file.kind for file in files}, batch_id),
+        kept=layout.verdict_globs(root, {file.kind for file in files}, batch_id),
     )
     # Keeps F7.
     if batch.status is BatchStatus.FINALIZED:
@@ -124,29 +124,29 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     sink = open_stored(stored, spec, pipeline.sink_address, looks)
     failpoints.point("finalize.before_publish")
     output = replace(_won(spec, pipeline, batch, won, files, before), complete=complete)
-    refused = layout.kept(root, Kind.REFUSED, batch_id, len(files) + 1)
+    refused = layout.batch_file(root, Kind.REFUSED, batch_id, len(files) + 1)
     with sink:
         staged = layout.attempt(root, batch_id, won["fence"]) / "data"
         sink.repair_published(output)
-        owned.check_held(ledger, pipeline, sink, known, staged, replay=replays)
+        ownership.check_target(ledger, pipeline, sink, known, staged, replay=replays)
         if accepting:
-            sink.publish_accepting(output, lambda rows: write_marker.keep_refused(refused, rows))
+            sink.publish_accepting(output, lambda rows: write_marker.write_refused(refused, rows))
         # Keeps F5.
         publish(sink, HardLinkPublisher(root, looks), output, files, looks)
         count = sink.count_refused(output)
     failpoints.point("finalize.after_publish")
-    content = write_marker.content(spec, pipeline, batch, won, counts, files, times)
-    content |= write_marker.complete(now, timed=event_time.is_one_stream(stored))
+    content = write_marker.marker_content(spec, pipeline, batch, won, counts, files, times)
+    content |= write_marker.completeness(now, timed=event_time.is_one_stream(stored))
     if count:
-        content["files"].append(write_marker.listed(refused, root, Kind.REFUSED, count))
+        content["files"].append(write_marker.marker_entry(refused, root, Kind.REFUSED, count))
     else:
         refused.unlink(missing_ok=True)  # Of a try that did not land.
-    if ran := provenance.of_attempt(layout.attempt(root, batch_id, won["fence"])):
+    if ran := provenance.code_of_attempt(layout.attempt(root, batch_id, won["fence"])):
         content |= {"code": asdict(ran), "code_digest": ran.digest}
     if batch.replays is None:
-        write_marker.write(root, batch, content, claims)
+        write_marker.write_first_marker(root, batch, content, claims)
     else:
-        write_marker.replace(root, batch, won, content, before, claims)
+        write_marker.replace_marker(root, batch, won, content, before, claims)
     sink.copy_marker(output, marker)
     failpoints.point("finalize.after_mark")
     with ledger.transaction() as connection:

@@ -160,7 +160,7 @@ def rash_commit(original: Callable) -> Callable:
         try:
             return original(ledger, spec, pipeline, batch, attempt, log)
         except errors.OutcomeUnknownError:
-            kept = archive.of(spec)
+            kept = archive.archive_folder(spec)
             storage.remove_folder(archive.attempt(kept, batch.batch_id, attempt.fence))
             raise
 
@@ -572,7 +572,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a task's ledger has its attempt":
         code("stage.shard:ledger_of", '[row["started_at"] for row in attempts] != [job.began_at]'),
     "what tasks made is linked before it is staged": gives("stage:check_links_of"),
-    "a sink with traces is refused": gives("archive.owned:refuse_traces"),
+    "a sink with traces is refused": gives("archive.ownership:refuse_traces"),
     "sequences pass what files hold":
         sql("adopt.pass_numbers", "GREATEST(:batch_max", "LEAST(:batch_max"),
     "a batch has one row in semel_batch": all_of(
@@ -676,11 +676,11 @@ OF_SECONDS: dict[str, Removal] = {
         gives("sinks.postgres.batch_notes:refuse_other_owners"),
     ),
     "a marker is missed by what was read before it": code(
-        "archive.owned:check_held",
+        "archive.ownership:check_target",
         "_check_markers(pipeline, lacking,",
-        new="_check_markers(pipeline, {one.root for one in known if one.finalized_at} - there,",
+        new="_check_markers(pipeline, {one.root for one in expected if one.finalized_at} - marked,",
     ),
-    "adopt holds a target against the markers": gives("repair.adopt:check_landed"),
+    "adopt holds a target against the markers": gives("repair.adopt:compare_target"),
     # The row follows what is declared, as that of a folder does.
     "an address changes by a person's word":
         code(
@@ -688,7 +688,7 @@ OF_SECONDS: dict[str, Removal] = {
             user="plan",
         ),
     "as many are erased as a person says":
-        code("repair.erased:_check_number", "total != lacking"),
+        code("repair.erasure:_check_number", "total != lacking"),
     "ledger and adopt have the word":
         sql("accept.erase", "ON CONFLICT", "WHERE false ON CONFLICT"),
     "rows that are left are counted":
@@ -698,7 +698,7 @@ OF_SECONDS: dict[str, Removal] = {
         code("stage.replayed:_winner", "marker.erased"),
     ),
     "a moved target is proven by its notes":
-        code("repair.accept:accept_moved", "owned.check_held(", new="(lambda *_: None)("),
+        code("repair.accept:accept_moved", "ownership.check_target(", new="(lambda *_: None)("),
 }
 """Those whose tests take seconds."""
 
@@ -709,7 +709,7 @@ OF_MINUTES: dict[str, Removal] = {
         other("commit:_try", retiring_commit),
     ),
     "the marker that is replaced is the one before":
-        code("archive.write_marker:_there", "marker.generation < batch.generation - 1"),
+        code("archive.write_marker:_current_marker", "marker.generation < batch.generation - 1"),
     "a marker is kept before it is replaced": gives("archive.write_marker:_keep_aside"),
     # It is taken as it is.
     "what another finalizer kept is made durable":
@@ -720,10 +720,10 @@ OF_MINUTES: dict[str, Removal] = {
     # The new marker comes under another name, then it takes the old one's.
     "outputs of one batch have one marker": code(
         "archive.write_marker:_rename",
-        "os.rename(made, path)", new=f"os.link(made, {ASIDE}){POINT}<old>; os.unlink({ASIDE})",
+        "os.rename(temporary, path)", new=f"os.link(temporary, {ASIDE}){POINT}<old>; os.unlink({ASIDE})",
     ),
     "a marker that replaced another is durable before `finalized`":
-        code("archive.write_marker:replace", "sync_folder(path.parent)", new="pass"),
+        code("archive.write_marker:replace_marker", "sync_folder(path.parent)", new="pass"),
     "the folder goes from which the marker came": gives("archive.write_marker:_remove_fence"),
     # A folder into which somebody wrote meanwhile is left.
     "that folder is gone, and not only removed":
@@ -886,7 +886,7 @@ OF_MINUTES: dict[str, Removal] = {
         "since[place] == first[place]", user="sources.kafka.matching",
     ),
     "what is missing is looked at under the lock":
-        code("repair.losses:accept_loss", "if passed and", new="if False and"),
+        code("repair.losses:accept_loss", "if vanished and", new="if False and"),
     "a partition is known at first sight":
         code("sources.kafka.matching:match", "if partition.source_partition is None:", new="if False:"),
     "no offset for a time is no end where records are left":

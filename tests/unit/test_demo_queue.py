@@ -57,7 +57,7 @@ def test_a_spool_of_a_forgotten_demo_is_refused(spec: Spec, left: str) -> None:
     if left == "segment":
         segment(spec, [1])
     else:
-        marker = layout.marker(layout.of(spec), 1)
+        marker = layout.marker(layout.archive_folder(spec), 1)
         marker.parent.mkdir(parents=True)
         marker.touch()
     with pytest.raises(TerminalError, match=r"earlier demo.*flights_queue.*make reset"):

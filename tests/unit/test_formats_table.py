@@ -65,11 +65,11 @@ def test_output_of_each_format_is_a_trace(tmp_path: Path, name: str) -> None:
     """A ledger that knows nothing of a sink sees what lies there, whatever its format was."""
     made = HonestSink(tmp_path, sink__format=name)
     made.path.mkdir()
-    assert traces.first(made.path, made.archive, made.spec) is None
+    assert traces.describe_trace(made.path, made.archive, made.spec) is None
     (made.path / f"clicks-b00000001-00000.{name}x").touch()
-    assert traces.first(made.path, made.archive, made.spec) is None
+    assert traces.describe_trace(made.path, made.archive, made.spec) is None
     (made.path / f"clicks-b00000001-00000.{name}").touch()
-    assert "an output file" in traces.first(made.path, made.archive, made.spec)
+    assert "an output file" in traces.describe_trace(made.path, made.archive, made.spec)
 
 
 def test_an_unknown_format_is_never_another_one(tmp_path: Path) -> None:

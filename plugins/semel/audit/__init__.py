@@ -27,7 +27,7 @@ import duckdb
 import pyarrow as pa
 
 from semel import limits
-from semel.archive import layout, owned
+from semel.archive import layout, ownership
 from semel.archive.marker import Marker
 from semel.audit import fast, files, generations, windows
 from semel.audit.generations import Generations

@@ -147,7 +147,7 @@ def _lost(ledger: "Ledger", spec: "Spec", path: str) -> _Answer:
 
 def _erased(ledger: "Ledger", spec: "Spec", erased: str, rows: int, why: str) -> _Answer:
     from semel.model.batch import numbers
-    from semel.repair.erased import accept_erased
+    from semel.repair.erasure import accept_erased
 
     erasures = accept_erased(ledger, spec, numbers(erased), lacking=rows, why=why)
     lines = [f"erased: {erasure}" for erasure in erasures]
@@ -230,7 +230,7 @@ def adopt(
     from semel import pipeline as pipelines
     from semel.ledger import Ledger
     from semel.repair.adopt import adopt as take_over
-    from semel.repair.adopt import told
+    from semel.repair.adopt import describe
 
     spec = pipelines.find(pipeline)
     others = [other for other in pipelines.loadable() if other.name != spec.name]
@@ -253,7 +253,7 @@ def exact(
     from semel import pipeline as pipelines
     from semel.ledger import Ledger
     from semel.repair.exact import exact as make_exact
-    from semel.repair.exact import told
+    from semel.repair.exact import describe
 
     spec = pipelines.find(pipeline)
     with Ledger() as ledger:

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from semel.archive import provenance
-from semel.archive.marker import Marker, generations, judged
+from semel.archive.marker import Marker, generations, judging_output
 from semel.clients.duck import DuckEngine
 from semel.compare.answer import Cause
 from semel.compare.choice import ChosenBatches
@@ -75,5 +75,5 @@ def _source_changed(chosen: ChosenBatches, marker: Marker) -> bool:
 
 
 def _code_changed(spec: Spec, marker: Marker) -> bool:
-    now = provenance.look(spec).named.digest
+    now = provenance.read_code(spec).digests.digest
     return marker.code_digest is not None and marker.code_digest != now

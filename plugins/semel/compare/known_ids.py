@@ -20,7 +20,7 @@ from semel.declare.parts import RepeatScope
 from semel.errors import CorruptionError
 from semel.formats.pieces import read_pieces
 from semel.model.manifest import Kind
-from semel.repair.adopt.ids import Part, in_source, whole_file
+from semel.repair.adopt.ids import Part, ids_in_source, verified_path
 from semel.stage.ids_file import write_known
 
 _IN_CATALOG = "duplicate_in_catalog"
@@ -68,7 +68,7 @@ def _repeated_ids(chosen: ChosenBatches, marker: Marker) -> Iterator[Part]:
     of the range.
     """
     if marker.spec.dedup.scope is RepeatScope.BUCKET:
-        yield from in_source(marker, chosen.claims_of(marker), (Kind.DEAD_LETTERS,))
+        yield from ids_in_source(marker, chosen.claims_of(marker), (Kind.DEAD_LETTERS,))
         return
     for file in marker.of_kind(Kind.DECISIONS):
         for piece in read_pieces(whole_file(marker, file), ["reason", "record_id"]):

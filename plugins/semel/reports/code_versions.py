@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from semel.archive import layout
-from semel.archive.provenance import CodeDigests, of_marker
+from semel.archive.provenance import CodeDigests, code_of_marker
 from semel.ledger import Ledger
 from semel.model.batch import runs
 from semel.pipeline.spec import Spec
@@ -42,12 +42,12 @@ def made_by(ledger: Ledger, spec: Spec) -> list[CodeVersionOutput]:
 
     Reads each marker.
     """
-    root = layout.of(spec)
+    root = layout.archive_folder(spec)
     groups: dict[str | None, list[tuple[int, Any, CodeDigests | None]]] = defaultdict(list)
     found = ledger.rows("look", "finalized", name=spec.name)
     numbers = sorted(r["batch_id"] for r in found)
     for place, r in enumerate(found):
-        code = of_marker(layout.marker(root, r["batch_id"]))
+        code = code_of_marker(layout.marker(root, r["batch_id"]))
         groups[code.digest if code else None].append((place, r, code))
     made = [(digest, sorted(members, key=_made_at)) for digest, members in groups.items()]
     newest_first = sorted(made, key=lambda group: _made_at(group[1][-1]), reverse=True)
@@ -73,7 +73,7 @@ def _made(
     return CodeVersionOutput(
         code=code,
         digest=digest,
-        texts=code.kept(folder) if code else {},
+        texts=code.text_paths(folder) if code else {},
         git_commits=tuple(dict.fromkeys(commits)),
         batches=tuple(r["batch_id"] for r in rows),
         runs=runs([r["batch_id"] for r in rows], all_of_them),

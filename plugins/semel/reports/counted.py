@@ -122,7 +122,7 @@ def query(spec: Spec) -> str:
             + "; semel.reader.windows(folder) reads them, in Python",
             next=f"semel windows {spec.name}",
         )
-    markers = layout.markers(layout.of(spec))
+    markers = layout.markers(layout.archive_folder(spec))
     counting = spec.of_sink().counting
     by = pa.schema([])
     if names := [name for name in spec.sink.partition_by if isinstance(name, str)]:
@@ -146,7 +146,8 @@ def _rows(
     if not spec.sink.in_files:
         return open_sink(spec).merged_windows(level, since, until, count)
     if spec.sink.in_folder:
-        table = reader.windows(spec.sink_path(), layout.of(spec), since=since, until=until)
+        archive = layout.archive_folder(spec)
+        table = reader.windows(spec.sink_path(), archive, since=since, until=until)
     else:
         url, connection = spec.sink.url, spec.sink.connection
         table = reader.windows(url, since=since, until=until, connection=connection)

@@ -83,7 +83,7 @@ def letters(
         letters=tuple(_numbered(spec, found, shown)),
         total=total,
         batches=batches,
-        folder=layout.of(spec) / str(Kind.DEAD_LETTERS),
+        folder=layout.archive_folder(spec) / str(Kind.DEAD_LETTERS),
     )
 
 
@@ -110,11 +110,11 @@ def marker_of(spec: Spec, batch_id: int) -> Marker:
     """The marker of a batch, or of the batch that it replayed. Raises TerminalError if the batch is
     not finalized, CorruptionError if the marker is damaged.
     """
-    path = layout.marker(layout.of(spec), batch_id)
+    path = layout.marker(layout.archive_folder(spec), batch_id)
     if path.exists():
         return read_marker(path, spec.sink_path())
     for marker in markers_of(spec):
-        if marker.replay and batch_id in (old.made_by for old in generations(marker)):
+        if marker.replay and batch_id in (old.writer_id for old in generations(marker)):
             return marker
     raise TerminalError(
         f"batch {batch_id} is no finalized batch of {spec.name}",

@@ -164,7 +164,7 @@ def plan(
         version = partitions.version(connection, pipeline.pipeline_id)
     anew = _check(ledger, spec, pipeline, found)
     claims = _claims(spec, anew)
-    stored = provenance.stored(spec)
+    stored = provenance.spec_with_code(spec)
     with ledger.transaction() as connection:
         pipelines.lock(connection, pipeline)
         # Keeps RP2.
@@ -240,7 +240,7 @@ def refuse(
 
 def request_of(spec: Spec) -> str:
     """The key of a manual request. It changes with the code or the declaration."""
-    return f"cli:replay:{provenance.look(spec).named.digest[:16]}:{spec.digest()[:16]}"
+    return f"cli:replay:{provenance.read_code(spec).digests.digest[:16]}:{spec.digest()[:16]}"
 
 
 def planned(
@@ -433,10 +433,10 @@ def _answers(
     if not once:
         return found["newest"] == mine.batch_id and not renewed(ledger, spec, mine.batch_id)
     kept = Path(pipeline.archive_path)
-    made = provenance.of_marker(layout.replaced(kept, mine.root, mine.generation))
+    made = provenance.code_of_marker(layout.replaced_marker(kept, mine.root, mine.generation))
     if found["newest"] == mine.batch_id or made is None:
-        made = provenance.of_marker(layout.marker(kept, mine.root))
-    now = provenance.look(spec).named.digest
+        made = provenance.code_of_marker(layout.marker(kept, mine.root))
+    now = provenance.read_code(spec).digests.digest
     return mine.spec_digest == spec.digest() and made is not None and made.digest == now
 
 

@@ -149,7 +149,7 @@ def _write(
     if last is not None and last["status"] != BatchStatus.FINALIZED:
         raise RetryableError(_MEANWHILE.format(root=root))
     admission = _check(ledger, spec, pipeline, root, last)
-    stored = provenance.stored(spec)
+    stored = provenance.spec_with_code(spec)
     with ledger.transaction() as connection:
         pipelines.lock(connection, pipeline)
         # Keeps RP9.

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from semel import __version__, settings
-from semel.archive import layout, owned
+from semel.archive import layout, ownership
 from semel.errors import AGAIN, ANEW, SemelError, TerminalError, UnavailableError
 from semel.ledger import Ledger, row
 from semel.ledger.migrate import revisions
@@ -168,7 +168,8 @@ def _schema(found: Checked, ledger: Ledger) -> None:
 def _folders(found: Checked, stack: ExitStack, specs: list[Spec]) -> list[Path]:
     """A folder of the check's own for each sink, gone after it; where files are linked, links."""
     user, made = os.geteuid(), []
-    wanted = {spec.sink_path() or layout.of(spec) for spec in specs} or set(settings.data_roots())
+    folders = {spec.sink_path() or layout.archive_folder(spec) for spec in specs}
+    wanted = folders or set(settings.data_roots())
     for base in sorted({_there(path) for path in wanted}):
         if not base.is_dir():
             found.add("sink", f"{base} is not there", "make or mount it")
@@ -210,7 +211,7 @@ def _sinks(found: Checked, specs: list[Spec], log: Log) -> None:
         try:
             sink: RemoteSink = open_sink(spec)
             told = sink.describe(None if spec.transforms else columns_of(spec))
-            owned.check_markers(spec, sink)
+            ownership.check_markers(spec, sink)
         except SemelError as error:
             found.add("sink", f"{spec.name}: {error}", _remedy(error, spec.sink.type))
         else:

@@ -151,7 +151,7 @@ def _job(spec: Spec, tasks: int) -> StageJob:
     claims = [Claim(ordinal=n, source_partition_id=n, **nothing) for n in range(tasks)]
     job = StageJob.apart(
         spec, open_source(spec), (), batch_id=0, shards=spec.dedup.shards, now_seconds=0,
-        bucket_seconds=spec.bucket_seconds, code=provenance.look(spec).texts,
+        bucket_seconds=spec.bucket_seconds, code=provenance.read_code(spec).texts,
     )  # fmt: skip
     return replace(job, splits=splits_of(claims, 1, whole=set()))
 

@@ -19,10 +19,10 @@ from rich.table import Table
 from semel import reader
 from semel.archive import layout
 from semel.archive.marker import Marker, markers_of
-from semel_local.demo import flights
 from semel.model.batch import Counts
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
+from semel_local.demo import flights
 
 if TYPE_CHECKING:
     from semel_local.demo.topics import DemoTopics

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from semel import settings
 from semel.archive import layout
-from semel_local.demo import flights
 from semel.errors import TerminalError
 from semel.pipeline.spec import Spec
+from semel_local.demo import flights
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,8 +76,8 @@ simply("repair/accept.py:accept_moved", "semel accept events --moved")
 simply("repair/accept.py:accept_columns", "semel accept events --columns", **COUNTED)
 simply("repair/accept.py:accept_late", "semel accept events --late", **WINDOW)
 simply("repair/exact.py:_exact", "semel exact events", record_id=None)
-simply("repair/losses.py:_missing", "semel accept events in/2026-01-01.jsonl --lost")
-simply("repair/erased.py:_check_number", "semel accept events --erased 1 --rows 3 --why gone")
+simply("repair/losses.py:_unread_ranges", "semel accept events in/2026-01-01.jsonl --lost")
+simply("repair/erasure.py:_check_number", "semel accept events --erased 1 --rows 3 --why gone")
 simply("reports/completeness.py:of", "semel windows events")
 simply("reports/completeness.py:windows", "semel windows events --from 0001-01-01", **WINDOW)
 simply("reports/completeness.py:_cut", "semel windows events --from 1900-01-01", **WINDOW)
@@ -152,7 +152,7 @@ def _(scene: Scene) -> str:
     return "semel compare events --batches 1"
 
 
-@at("repair/erased.py:accept_erased")
+@at("repair/erasure.py:accept_erased")
 def _(scene: Scene) -> str:
     spec = scene.batch()
     next(spec.sink_path().glob("*.parquet")).unlink()
@@ -215,7 +215,7 @@ def _(scene: Scene) -> str:
     return "semel run events"
 
 
-@at("archive/owned.py:refuse_traces")
+@at("archive/ownership.py:refuse_traces")
 def _(scene: Scene) -> str:
     scene.batch()
     scene.lose()

@@ -225,7 +225,7 @@ def test_audit_names_the_batch_that_lacks_its_marker(bench: Workbench, shell: Sh
     assert step == "semel run events --request cli:first"
     shell.runs(step)
     shell.runs("semel audit events")
-    layout.marker(layout.of(spec), 1).unlink()
+    layout.marker(layout.archive_folder(spec), 1).unlink()
     [step] = steps(shell.runs("semel audit events", code=1))
     assert step == "semel batches events"
 

@@ -119,7 +119,7 @@ def test_letters_on_the_command_line(bench: Workbench, ledger: Ledger, shell: Sh
     ]  # fmt: skip
     assert out[5].endswith("x...") and max(map(len, (*out[1:3], *out[4:7]))) <= 110
     assert out[6] == "2 of 6 dead letters of events, in 1 batch; the newest first"
-    assert out[7] == f"as Parquet: {layout.of(spec) / 'dead_letters'}"
+    assert out[7] == f"as Parquet: {layout.archive_folder(spec) / 'dead_letters'}"
     assert len(shell.answers(out[8].removeprefix("next: "))["letters"]) == 6
     wrong = shell.answers("semel letters events --reason x", code=2)
     assert "the reasons are malformed, " in wrong["message"]
@@ -149,7 +149,7 @@ def test_summaries_name_what_is_kept(bench: Workbench, ledger: Ledger, shell: Sh
     done = run(ledger, spec, "r1")
     staged, finalized = summary.stage(done.staged), summary.finalize(done.finalized)
     for kind, files in (("dead letters", "dead_letters"), ("decisions", "decisions")):
-        pattern = layout.of(spec) / files / "b00000001-*.parquet"
+        pattern = layout.archive_folder(spec) / files / "b00000001-*.parquet"
         assert len(list(pattern.parent.glob(pattern.name))) == 1
         assert f"finalize keeps {kind} in {pattern}\n" in staged
         assert f"{kind}: {pattern}\n" in finalized

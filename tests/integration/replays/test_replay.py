@@ -57,7 +57,7 @@ def test_the_survivors_of_then_by_the_schema_of_now(bench: Workbench, ledger: Le
     assert (done.batch.batch_id, done.batch.root, done.batch.generation) == (3, 1, 2)
     assert done.finalized.counts == markers(spec.sink_path())[0].counts
     first, second = markers(spec.sink_path())
-    assert (first.batch_id, first.generation, first.made_by) == (1, 2, 3)
+    assert (first.batch_id, first.generation, first.writer_id) == (1, 2, 3)
     assert (first.commit_seq, second.commit_seq, second.generation) == (1, 2, 1)
     assert [str(f.type) for f in first.sink_schema][1] == "double"
     assert rows(spec) == [{**row, "n": float(row["n"])} for row in before]
@@ -117,7 +117,7 @@ def test_files_that_count_are_never_removed(bench: Workbench, ledger: Ledger) ->
     """RP7: where the marker was put back by hand, what it lists stays, and collect says so."""
     spec = two_batches(bench, ledger)
     replayed(ledger, spec, 1, "again")
-    layout.marker(layout.of(spec), 1).write_bytes(aside(spec, 1, 1).read_bytes())
+    layout.marker(layout.archive_folder(spec), 1).write_bytes(aside(spec, 1, 1).read_bytes())
     hours_pass(ledger)
     done = collect(ledger, spec, quiet)
     assert done.replaced_removed == 0
@@ -213,7 +213,7 @@ def test_verdicts_that_are_gone_or_damaged(bench: Workbench, ledger: Ledger) -> 
     """RP1: without the decisions or dead letters of then nobody knows who survived."""
     spec = two_batches(bench, ledger)
     for kind in ("decisions", "dead_letters"):
-        (path,) = layout.of(spec).glob(f"{kind}/b00000001-*.parquet")
+        (path,) = layout.archive_folder(spec).glob(f"{kind}/b00000001-*.parquet")
         whole = path.read_bytes()
         path.unlink()
         assert "cannot be read" in str(refusal(ledger, spec, 1))
@@ -247,17 +247,17 @@ def test_a_survivor_that_is_not_valid_now(bench: Workbench, ledger: Ledger) -> N
 def test_a_marker_that_is_not_there(bench: Workbench, ledger: Ledger) -> None:
     """RP5: what is to be replaced must be what the ledger has as the newest output."""
     spec = two_batches(bench, ledger)
-    path = layout.marker(layout.of(spec), 1)
+    path = layout.marker(layout.archive_folder(spec), 1)
     whole = path.read_bytes()
     path.unlink()
     assert isinstance(refusal(ledger, spec, 1), CorruptionError)
     path.write_bytes(whole)
     number = waiting(ledger, spec, 1, "again")
     path.write_bytes(b"{}")
-    with pytest.raises(CorruptionError, match="cannot be read"):
+    with pytest.raises(CorruptionError, match="semel cannot read this marker"):
         finalize(ledger, spec, number)
     path.unlink()
-    with pytest.raises(TerminalError, match="lacks the markers of batch 1"):
+    with pytest.raises(TerminalError, match="the markers of batch 1 are missing"):
         finalize(ledger, spec, number)
     path.write_bytes(whole)
     assert not finalize(ledger, spec, number).found

@@ -154,7 +154,7 @@ def test_what_was_admitted(bench: Workbench, ledger: Ledger, command: Any) -> No
     assert "admits: 1\nadmission: 1\n" in command("show", "2")
     assert "claim of batch 1: '" in command("show", "2")
     assert "(judges dead letters of 1) q" in " ".join(command("batches", spec.name).split())
-    assert layout.marker(layout.of(spec), 2).exists()
+    assert layout.marker(layout.archive_folder(spec), 2).exists()
 
 
 # Attacks RP11.

@@ -612,7 +612,7 @@ def test_columns_of_another_type_are_refused(bench: Workbench, ledger: Ledger) -
     spec = counting(bench, source={"schema": {**SCHEMA, "n": "decimal(20,1)"}})
     with pytest.raises(TerminalError, match="rows of both would not add up"):
         run(ledger, spec, "r2")
-    with pytest.raises(TerminalError, match="declare a new pipeline"):
+    with pytest.raises(TerminalError, match="Declare a new pipeline"):
         accept_columns(ledger, spec)
     again = counting(bench)
     run(ledger, again, "r2")

@@ -24,8 +24,8 @@ from semel.ledger import Ledger
 from semel.model.batch import Batch
 from semel.pipeline.spec import Spec
 from semel.plan import plan
-from semel.repair.accept import accept_file, choices, foresee
-from semel.repair.losses import accept_loss, digest_of, foresee_loss
+from semel.repair.accept import accept_file, choices, preview_accept
+from semel.repair.losses import accept_loss, losses_digest, preview_loss
 
 ACCEPT = "/semel/dags/events/accept"
 HOSTILE = "in/<b>\"'&%2F x.jsonl"
@@ -69,7 +69,7 @@ def test_a_copy_that_is_whole_is_not_offered_as_the_same(
     assert 'value="new" checked' in text and 'value="same"' not in text
     assert choices(spec.source, "copy") == ("new",)
     assert choices(bench.spec().source, "copy") == ("new", "same")
-    assert foresee(ledger, spec, one.name, same=False)
+    assert preview_accept(ledger, spec, one.name, same=False)
 
 
 def test_a_refused_file_is_accepted_in_two_steps(
@@ -171,7 +171,7 @@ def test_what_changed_since_it_was_shown_is_not_accepted(
     path.write_bytes(text.replace(b"e000007", b"e999997"))
     for _ in range(2):
         late = pages.send(ACCEPT, {"token": token})
-        assert late.status == 409 and "not any more as it was shown" in late.text
+        assert late.status == 409 and "has changed since you saw its preview" in late.text
     assert list(refusals(ledger)) == [path.name]
     token = token_of(ask(pages, path))
     beside = path.with_name("other")
@@ -182,9 +182,9 @@ def test_what_changed_since_it_was_shown_is_not_accepted(
     run(ledger, spec, "r3")
     path.write_bytes(lines(60, 80))
     plan(ledger, spec, "r4")
-    foreseen = foresee(ledger, spec, str(path), same=False)
+    foreseen = preview_accept(ledger, spec, str(path), same=False)
     path.write_bytes(lines(30, 40))
-    with pytest.raises(StateError, match="nothing was done"):
+    with pytest.raises(StateError, match="Nothing was accepted"):
         agreed = (foreseen.end, foreseen.digest)
         accept_file(ledger, spec, str(path), same=False, agreed=agreed)
     token = token_of(ask(pages, path))
@@ -204,9 +204,9 @@ def test_a_loss_is_recorded_in_the_name_of_who_saw_it(
     path.unlink()
     plan(ledger, spec, "r2")
     assert "gone" in pages.get("/semel/dags/events/refused").text
-    losses = foresee_loss(ledger, spec, str(path))
-    with pytest.raises(StateError, match="nothing was done"):
-        accept_loss(ledger, spec, str(path), agreed=digest_of(losses[1:]))
+    losses = preview_loss(ledger, spec, str(path))
+    with pytest.raises(StateError, match="Nothing was accepted"):
+        accept_loss(ledger, spec, str(path), agreed=losses_digest(losses[1:]))
     done = pages.send(ACCEPT, {"token": token_of(ask(pages, path, "lost"))})
     assert done.status == 200 and "the loss is recorded" in done.text
     text = pages.get("/semel/dags/events/refused").text

@@ -136,7 +136,7 @@ def change(spec: Spec, ledger: Ledger, statement: str) -> None:
 
 def output(spec: Spec) -> list[int]:
     """What readers see."""
-    if not any(layout.markers(layout.of(spec)).glob("b*.json")):
+    if not any(layout.markers(layout.archive_folder(spec)).glob("b*.json")):
         return []
     return sorted(reader.dataset(spec.sink_path()).to_table(["n"])["n"].to_pylist())
 

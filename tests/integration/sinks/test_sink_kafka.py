@@ -477,7 +477,7 @@ def test_what_the_topic_will_refuse_is_a_dead_letter(
     done = run(ledger, spec, "r1")
     assert outlet.ids == sorted({*ids(0, 10)} - {"e000003"})
     assert (done.finalized.counts.quarantined, audit(spec).ok) == (1, True)
-    [letters] = layout.of(spec).glob("dead_letters/*.parquet")
+    [letters] = layout.archive_folder(spec).glob("dead_letters/*.parquet")
     [letter] = pq.read_table(letters).to_pylist()
     assert letter["reason"] == "sink_refuses" and letter["detail"].startswith("large: ")
     [row] = bench.data.joinpath("in/a.jsonl").read_bytes().splitlines()[3:4]

@@ -481,7 +481,7 @@ def test_no_secret_leaves_the_process(prefix: Prefix, ledger: Ledger) -> None:
     texts = [repr(engine.jobs), str(prefix.sink())]
     texts += [str(row) for row in sql(ledger, "SELECT * FROM semel.batch")]
     texts += [prefix.get(key).decode("latin-1") for key in prefix.keys(own=True)]
-    kept = layout.of(prefix.spec())
+    kept = layout.archive_folder(prefix.spec())
     texts += [path.read_bytes().decode("latin-1") for path in kept.rglob("*") if path.is_file()]
     assert len(texts) > 6 and not any(PASSWORD in text for text in texts)
 

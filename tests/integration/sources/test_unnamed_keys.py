@@ -119,7 +119,7 @@ def test_the_audit_judges_by_what_was_declared(
     bench.write("in/a.jsonl", LINES)
     run(ledger, spec, "r1")
     settled(spec)
-    (marker,) = (layout.of(spec) / "markers").glob("*.json")
+    (marker,) = (layout.archive_folder(spec) / "markers").glob("*.json")
     content = json.loads(marker.read_text())
     content["spec"]["source"]["unknown"] = "ignore" if unknown == "quarantine" else "quarantine"
     marker.write_text(json.dumps(content))

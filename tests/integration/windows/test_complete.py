@@ -28,7 +28,7 @@ from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
-from semel.repair.accept import who
+from semel.repair.accept import current_user
 from semel.repair.adopt import adopt
 from semel.repair.losses import accept_loss
 from semel.reports import completeness
@@ -421,7 +421,7 @@ def test_a_person_ends_a_hold(bench: Workbench, ledger: Ledger, shell: Shell) ->
     assert event_time(ledger) == 5
     with ledger.engine.connect() as connection:
         found = connection.exec_driver_sql("SELECT late_by, late_at FROM semel.pipeline").one()
-    assert found[0] == who() and found[1] is not None
+    assert found[0] == current_user() and found[1] is not None
     shell.runs("semel accept events --late", code=1)
     assert "no window of events is held" in shell.err and "semel windows events" in shell.err
     run(ledger, spec, "waits")

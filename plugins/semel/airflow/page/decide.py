@@ -32,7 +32,7 @@ from semel.pipeline.spec import Spec
 from semel.plan.abandon import abandon
 from semel.repair import accept
 from semel.repair import losses as lost
-from semel.repair.accept import How
+from semel.repair.accept import AcceptMode
 
 router = APIRouter()
 
@@ -75,7 +75,7 @@ def ask_accept(
     dag_id: str,
     user: GetUserDep,
     file: _File,
-    how: How,
+    how: AcceptMode,
     start: _Byte = 0,
 ) -> HTMLResponse:
     """The effect of accepting a file now, with a form to confirm."""
@@ -88,7 +88,7 @@ def ask_accept(
     if effects and effects[0]:
         what = effects[0]
         losses = how == "lost"
-        digest = lost.digest_of(what) if losses else what.digest
+        digest = lost.losses_digest(what) if losses else what.digest
         end = 0 if losses else what.end
         name = what[0].name if losses else what.name
         wanted = {"file": name, "how": how, "start": start, "end": end, "digest": digest}
@@ -198,8 +198,8 @@ def _abandon_candidate(dag_id: str, batch_id: int) -> content.AbandonCandidate:
 
 def _foresee(spec: Spec, file: str, how: How, start: int) -> Any:
     if how == "lost":
-        return lost.foresee_loss(ledger(), spec, file)
-    return accept.foresee(ledger(), spec, file, same=how == "same", start=start)
+        return lost.preview_loss(ledger(), spec, file)
+    return accept.preview_accept(ledger(), spec, file, same=how == "same", start=start)
 
 
 def _name(user: Any) -> str:

@@ -96,7 +96,7 @@ def ask_replay(
     if candidates and not any(each.root.why for each in candidates):
         wanted = {
             "from": start.isoformat(), "to": end.isoformat(), "batches": roots,
-            "code": now.named.digest, "spec": spec.digest(), "at": datetime.now(UTC).isoformat(),
+            "code": now.digests.digest, "spec": spec.digest(), "at": datetime.now(UTC).isoformat(),
         }  # fmt: skip
         token = sign(user, dag_id, "replay", wanted)
     return render_page(

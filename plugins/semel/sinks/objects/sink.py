@@ -212,7 +212,7 @@ class ObjectsSink(RemoteSink):
                 yield from self._read(here, file)
                 path.unlink()
             for key, number in self._list_output() if strays else ():
-                if number == marker.made_by and key not in listed:
+                if number == marker.writer_id and key not in listed:
                     yield from self._stray_rows(here, key)
         if strays:
             with self._explain_denial():
@@ -220,7 +220,7 @@ class ObjectsSink(RemoteSink):
         if lacking:
             raise MiscountError(
                 f"{self.address} lacks {lacking[0]!r}, and {len(lacking)} of the {len(files)} "
-                f"objects of batch {marker.made_by}. Somebody has deleted them"
+                f"objects of batch {marker.writer_id}. Somebody has deleted them"
             )
 
     def _stray_rows(self, here: "Published", key: str) -> Iterator[pa.Table]:
