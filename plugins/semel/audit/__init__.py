@@ -78,7 +78,7 @@ def audit(spec: Spec, sink_path: str | Path | None = None) -> AuditVerdict:
     not an error. Raises UnavailableError or TerminalError if the source or sink does not answer.
     """
     if sink_path is None:
-        sink, archive = spec.sink_path(), layout.of(spec)
+        sink, archive = spec.sink_path(), layout.archive_folder(spec)
     else:
         sink = Path(sink_path)
         archive = archive_of(sink)

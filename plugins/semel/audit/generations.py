@@ -69,7 +69,7 @@ def read_generations(
     for path in _replaced_marker_paths(archive):
         match = _NAME.fullmatch(path.name)
         batch, generation = (int(match[1]), int(match[2])) if match else (0, 0)
-        if path != layout.replaced(archive, batch, generation):
+        if path != layout.replaced_marker(archive, batch, generation):
             continue
         paths.add(path)
         marker = newest.get(batch)
@@ -91,7 +91,7 @@ def read_generations(
 
 
 def _replaced_marker_paths(archive: Path) -> list[Path]:
-    return sorted(layout.replaced(archive, 0, 1).parent.glob("*"))
+    return sorted(layout.replaced_marker(archive, 0, 1).parent.glob("*"))
 
 
 def _output_files(marker: Marker) -> list[MarkedFile]:
@@ -136,7 +136,7 @@ def _check_generations(
                 for what, path in _problems(old, marker, generations, current):
                     _blame(findings, old, what, path)
             elif (batch, generation) not in unreadable:
-                path = layout.replaced(archive, batch, generation)
+                path = layout.replaced_marker(archive, batch, generation)
                 what = f"a replay replaced generation {generation}, and its marker is missing"
                 findings.blame(_CHECK, Offender(what=what, batch=batch, file=str(path)))
 

@@ -515,10 +515,10 @@ def _code(planned: Any, batch: dict[str, Any], attempts: list[Any]) -> dict[str,
     root, batch_id = Path(batch["archive_path"]), batch["batch_id"]
     of, digests = "plan", None
     with suppress(OSError):  # Without a readable archive, show what the ledger knows.
-        of, digests = "marker", provenance.of_marker(_marker_of(root, batch))
+        of, digests = "marker", provenance.code_of_marker(_marker_of(root, batch))
         for winner in (a for a in attempts if a["status"] == "won" and not digests):
             attempt = layout.attempt(root, batch_id, winner["fence"])
-            of, digests = "attempt", provenance.of_attempt(attempt)
+            of, digests = "attempt", provenance.code_of_attempt(attempt)
     if not digests and planned:
         of, digests = "plan", provenance.CodeDigests.from_json(planned)
     if not digests:
@@ -541,7 +541,7 @@ def _marker_of(root: Path, batch: dict[str, Any]) -> Path:
         number = batch["batch_id"]  # Until then, the root's marker is of the output it replaces.
     if batch["replaced_by"] is None:
         return layout.marker(root, number)
-    aside = layout.replaced(root, number, batch["generation"])
+    aside = layout.replaced_marker(root, number, batch["generation"])
     # A committed replay moves the marker only when it is finalized.
     return aside if aside.exists() else layout.marker(root, number)
 

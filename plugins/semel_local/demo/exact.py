@@ -130,7 +130,7 @@ def true_rows(week: int) -> pa.Table:
 
 def rows_of_files(spec: Spec) -> pa.Table:
     """The output of a pipeline with a folder as sink."""
-    return reader.dataset(spec.sink_path(), layout.of(spec)).to_table()
+    return reader.dataset(spec.sink_path(), layout.archive_folder(spec)).to_table()
 
 
 def rows_of_topic(spec: Spec, topics: "DemoTopics") -> pa.Table:

@@ -191,7 +191,7 @@ class Watch:
 
     def _read(self, *, tell: bool = False) -> int:
         """The number of messages that the live pipeline has read. Prints its new batches."""
-        for path in marker_paths(layout.of(self.live)):
+        for path in marker_paths(layout.archive_folder(self.live)):
             if path.name in self._messages:
                 continue
             plain = json.loads(path.read_bytes())

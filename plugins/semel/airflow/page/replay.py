@@ -86,13 +86,13 @@ def ask_replay(
     """
     spec = declared_spec(dag_id, f"replay {dag_id}")
     start, end = parse_interval(start, end, last)
-    now = provenance.look(spec)
+    now = provenance.read_code(spec)
     which = _replay_arguments(spec, start, end)
     roots = _roots(spec, which)
     token = candidates = None
     if roots and len(roots) <= PAGE_LINES:
-        key = f"replay {spec.name} {spec.digest()} {now.named.digest} {roots}"
-        candidates = cached_query(key, lambda: _foresee(spec, roots, now.named))
+        key = f"replay {spec.name} {spec.digest()} {now.digests.digest} {roots}"
+        candidates = cached_query(key, lambda: _foresee(spec, roots, now.digests))
     if candidates and not any(each.root.why for each in candidates):
         wanted = {
             "from": start.isoformat(), "to": end.isoformat(), "batches": roots,
@@ -110,7 +110,7 @@ def ask_replay(
         count=len(roots),
         found=candidates,
         codes=Counter(each.made_by.digest for each in candidates or () if each.made_by),
-        code=now.named,
+        code=now.digests,
         paused=is_paused(dag_id),
         keep=format_duration(spec.limits.keep_replaced),
         folder=spec.sink_path() is not None,
