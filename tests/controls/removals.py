@@ -405,7 +405,7 @@ OF_SECONDS: dict[str, Removal] = {
     "abandon takes the mark from later batches":
         sql("abandon.abandon_batch", "AND b.is_full", "AND false"),
     "windows that changed are named":
-        code("reports.completeness:of_batch", 'found["times"] or ()', new="()"),
+        code("reports.completeness:windows_of_batch", 'batch["times"] or ()', new="()"),
     "a person ends a hold only where one is":
         sql("accept.late", "AND arrived_to > COALESCE(event_time, '-infinity')"),
     "a chain is held by its upstream":

@@ -262,15 +262,15 @@ class PlanOperator(WaitingOperator, SkipMixin):
             return text if found else self._pass_over(context, text)
         key, between = request_key(context), interval(context, spec)
         if found := left_out(context, spec):
-            for line in summary.left_out(spec.name, *found):
+            for line in summary.unscheduled_interval(spec.name, *found):
                 self.log.warning(line)
         answer = plan.plan(ledger, spec, key, between, self.say_all)
         text = summary.plan(answer)
         late = self._late(spec, answer, context)
         completed = ()
         if spec.window is not None and not answer.is_done:
-            completed = completeness.touched(
-                completeness.of(ledger, spec), spec.window.windows, answer.covers
+            completed = completeness.affected_windows(
+                completeness.read_completeness(ledger, spec), spec.window.windows, answer.covers
             )
         self.tell_of_windows(spec, completed, context)
         if answer.batch is not None:
@@ -307,7 +307,7 @@ class PlanOperator(WaitingOperator, SkipMixin):
                 self.outlets = [outlet for outlet in self.outlets if outlet != asset]
             else:
                 context["outlet_events"][asset].extra = extra
-        return [summary.late(spec.name, days)] if days else []
+        return [summary.late_files(spec.name, days)] if days else []
 
 
 class _StagingOperator(VerbOperator):
@@ -387,7 +387,7 @@ class FinalizeOperator(VerbOperator):
             counted = not (done.found and assets.known(ledger, spec.name, batch.batch_id))
             others = any(told for _, told in finalized)
             finalized.append((done, counted))
-            found = completeness.of_batch(ledger, spec, batch.batch_id) if counted else ()
+            found = completeness.windows_of_batch(ledger, spec, batch.batch_id) if counted else ()
             windows.extend(found)
             if counted:
                 metrics.count(spec.name, done)
@@ -441,7 +441,7 @@ class CollectOperator(VerbOperator):
         events = context["outlet_events"][assets.OF_COLLECT]
         for batch_id in assets.left(ledger, spec):
             told_of = finalize.finalize(ledger, spec, batch_id)
-            found = completeness.of_batch(ledger, spec, batch_id)
+            found = completeness.windows_of_batch(ledger, spec, batch_id)
             events.add(assets.asset(spec.name), extra=assets.extra(told_of, found))
             if found:
                 extra = assets.extra_of_windows(spec, found)

@@ -48,7 +48,7 @@ class SemelWindowSensor(WaitingOperator):
         from semel.reports.summary import interval
 
         start, end = self._window(context)
-        found = completeness.of(ledger, spec)
+        found = completeness.read_completeness(ledger, spec)
         shown = f"{spec.name}, {interval(start, end)}"
         missing = found.missing(start, end)
         if not missing:

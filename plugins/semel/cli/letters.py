@@ -37,12 +37,12 @@ def letters(
     Example: semel letters flights --reason type_mismatch
     """
     from semel import pipeline as pipelines
-    from semel.reports.dead_letters import KNOWN
+    from semel.reports.dead_letters import LETTER_REASONS
     from semel.reports.dead_letters import letters as look_for
 
     spec = pipelines.find(pipeline)
-    if reason is not None and reason not in KNOWN:
-        raise typer.BadParameter(f"{reason!r} is not a reason; the reasons are {', '.join(KNOWN)}")
+    if reason is not None and reason not in LETTER_REASONS:
+        raise typer.BadParameter(f"{reason!r} is not a reason; the reasons are {', '.join(LETTER_REASONS)}")
     found = look_for(spec, batch_id=batch, reason=reason, count=count)
 
     def render() -> None:

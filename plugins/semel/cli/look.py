@@ -113,15 +113,15 @@ def _finalizing(spec: "Spec") -> str | None:
     """
     from semel.errors import UnavailableError
     from semel.ledger import Ledger
-    from semel.reports.gaps import GapReason, opened
-    from semel.reports.summary import resumes
+    from semel.reports.gaps import GapReason, open_gaps
+    from semel.reports.summary import resume_command
 
     with suppress(UnavailableError), Ledger() as ledger:
         waiting = [
-            g for g in opened(ledger, spec) if g.state is GapReason.COMMITTED and not g.replays
+            g for g in open_gaps(ledger, spec) if g.state is GapReason.COMMITTED and not g.replays
         ]
         if waiting:
-            return resumes(spec.name, min(waiting, key=lambda gap: gap.batch_id))
+            return resume_command(spec.name, min(waiting, key=lambda gap: gap.batch_id))
     return None
 
 
@@ -152,7 +152,7 @@ def find(
             kind = "may be the dead letter" if place.what == "dead_letter" else place.what
             made = f", made by its replay {place.made_by}" if place.made_by else ""
             print(f"{kind}: batch {place.batch_id}{made}, {place.file}{origin}{detail}")
-        for told in found.told:
+        for told in found.caveats:
             print(told)
         if not found.places:
             part = f"source {spec.source.part}{' holds' if behind == 1 else 's hold'}"
@@ -235,16 +235,16 @@ def gaps(pipeline: Pipeline, as_json: console.AsJson = False) -> None:
 def _takes(spec: "Spec", found: "Gaps") -> list[str]:
     """What takes each gap that nobody is working on."""
     from semel.reports.gaps import GapReason
-    from semel.reports.summary import resumes, takes
+    from semel.reports.summary import resume_command, catch_up_lines
 
     silent = {gap.batch_id: gap for gap in found.gaps if gap.silent}
     lines = [
         f"next: semel collect {spec.name}"
         if gap.state is GapReason.COMMITTED
-        else f"next: {resumes(spec.name, gap)}"
+        else f"next: {resume_command(spec.name, gap)}"
         for gap in silent.values()
     ]
-    late = takes(spec.name, spec.schedule, {gap.day for gap in found.gaps if gap.day})
+    late = catch_up_lines(spec.name, spec.schedule, {gap.day for gap in found.gaps if gap.day})
     lines += [_LATE, *late] if late and spec.schedule else late
     unclaimed = any(gap.state is GapReason.UNCLAIMED and not gap.passed_by for gap in found.gaps)
     if unclaimed and spec.source.select == "arrival":
@@ -353,11 +353,11 @@ def _show_made_by(pipeline: str, *, as_json: bool) -> None:
     """Print the finalized batches of a pipeline by the code that made them, the newest first."""
     from semel import pipeline as pipelines
     from semel.ledger import Ledger
-    from semel.reports.code_versions import made_by
+    from semel.reports.code_versions import outputs_by_code
 
     spec = pipelines.find(pipeline)
     with Ledger() as ledger:
-        found = made_by(ledger, spec)
+        found = outputs_by_code(ledger, spec)
 
     def render() -> None:
         if not found:

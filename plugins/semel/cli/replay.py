@@ -155,7 +155,7 @@ def _compute_again(
     def render() -> None:
         print(summary.replay(found, done))
         if links is not None:
-            print(summary.followed(links, below))
+            print(summary.chain_replay(links, below))
 
     console.emit(plain, as_json=as_json, render=render)
 
@@ -184,7 +184,7 @@ def _emit_plan(
     def render() -> None:
         print(summary.replay_plan(found))
         if links is not None:
-            print(summary.would_follow(links))
+            print(summary.chain_plan(links))
 
     console.emit(payload, as_json=as_json, render=render)
     whys = [one.why for one in found]
@@ -245,7 +245,7 @@ def _judge_again(
     requarantine.refuse(ledger, spec, roots, left)
     if dry_run:
         payload = {"pipeline": spec.name, "letters": left}
-        console.emit(payload, as_json=as_json, render=lambda: print(summary.letters_left(left)))
+        console.emit(payload, as_json=as_json, render=lambda: print(summary.remaining_letters(left)))
         return
     done = []
     if left:

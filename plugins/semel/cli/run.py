@@ -60,11 +60,11 @@ def run(
         done = run_batch(ledger, spec, request, engine, window, console.say)
 
     def render() -> None:
-        print("\n".join(summary.planned(done.plan)))
+        print("\n".join(summary.plan_lines(done.plan)))
         if done.finalized is not None:
             print(summary.finalize(done.finalized))
         print("seconds: " + ", ".join(f"{verb} {s:.2f}" for verb, s in done.seconds.items()))
-        for step in summary.steps(done.plan):
+        for step in summary.plan_steps(done.plan):
             print(step)
 
     batch = done.plan.batch

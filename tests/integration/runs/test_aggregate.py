@@ -247,7 +247,7 @@ def test_the_statement_for_a_table(bench: Workbench, ledger: Ledger, table: Ware
     run(ledger, spec, "r1")
     assert len(table.run(counted.query(spec))) == len(merged(spec, table))
     for changes, said in (
-        ({"aggregate": None, "window": None}, "counts no windows"),
+        ({"aggregate": None, "window": None}, "has no windows to query"),
         ({"sink": {"format": "jsonl"}}, "the types of columns"),
         ({"window": {"size": "3 hours", "every": "1 hour", "zone": "Europe/Berlin"}}, "the zone's"),
     ):
@@ -954,7 +954,7 @@ def test_find_says_what_it_cannot_see(
     run(ledger, counting(bench), "r1")
     assert main(["find", "counts", "e000001"]) == 0
     said = capsys.readouterr().out
-    assert "survivors cannot be seen there" in said
+    assert "the output does not have the id columns" in said
     assert "not among the repeats and dead letters of 1 finalized batches" in said
     assert main(["find", "counts", "e000003"]) == 0
     assert "duplicate_in_batch" in capsys.readouterr().out

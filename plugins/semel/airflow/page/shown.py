@@ -148,7 +148,7 @@ class Overview:
             return CellState.REFUSED
         if self.open:
             return CellState.IN_WORK
-        return CellState.DONE if self.newest else CellState.NO_BATCH
+        return CellState.BATCHES_FINALIZED if self.newest else CellState.NO_BATCH
 
     @property
     def order(self) -> tuple[int, bool, str]:
@@ -258,7 +258,7 @@ def _complete(spec: Spec | None, covered: TimeSet | None, now: datetime) -> dict
 @lru_cache(maxsize=256)
 def _over(schedule: str | None, now: datetime) -> list[tuple[datetime, datetime]]:
     """The last intervals of a schedule that are over."""
-    cells = pairwise(intervals.ending(schedule, now))
+    cells = pairwise(intervals.last_edges(schedule, now))
     return [(start, end) for start, end in cells if end <= now]
 
 

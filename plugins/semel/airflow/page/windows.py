@@ -57,7 +57,7 @@ def windows(
         key = f"counted {spec.name} {spec.digest()} {level} {since} {until}"
         try:
             found = soon(
-                key, lambda: counted.counted(ledger(), spec, known, level=level, **asked)
+                key, lambda: counted.read_windows(ledger(), spec, known, level=level, **asked)
             )
         except (SemelError, OSError) as error:
             trouble = str(error)
