@@ -18,8 +18,8 @@ from semel.ledger import Ledger
 from semel.model.batch import Counts
 from semel.model.complete import WindowState
 from semel.pipeline.spec import Spec
-from semel.reports import completeness, counted
-from semel.reports.counted import CountedWindow
+from semel.reports import completeness, window_rows
+from semel.reports.window_rows import CountedWindow
 
 PATH = "/semel/dags/events/windows"
 BEGIN = datetime(2026, 11, 1, 22, tzinfo=UTC)
@@ -141,10 +141,10 @@ def test_too_many_rows_are_told(
     run(ledger, spec, "r1")
     now = BEGIN + timedelta(days=9)
     asked = completeness.windows(ledger, spec, now=now)
-    whole = counted.read_windows(ledger, spec, asked, level=0, now=now)
+    whole = window_rows.read_windows(ledger, spec, asked, level=0, now=now)
     assert not whole.cut and [len(w.rows) for w in whole.windows[:4]] == [2] * 4
-    monkeypatch.setattr(counted, "COUNTED_MAX", 5)
-    found = counted.read_windows(ledger, spec, asked, level=0, now=now)
+    monkeypatch.setattr(window_rows, "COUNTED_MAX", 5)
+    found = window_rows.read_windows(ledger, spec, asked, level=0, now=now)
     assert found.cut and found.windows == whole.windows[:2]
 
 

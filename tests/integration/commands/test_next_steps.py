@@ -81,7 +81,7 @@ simply("repair/erased.py:_check_number", "semel accept events --erased 1 --rows 
 simply("reports/completeness.py:read_completeness", "semel windows events")
 simply("reports/completeness.py:windows", "semel windows events --from 0001-01-01", **WINDOW)
 simply("reports/completeness.py:_window_ranges", "semel windows events --from 1900-01-01", **WINDOW)
-simply("reports/counted.py:query", "semel windows events --query")
+simply("reports/window_rows.py:query", "semel windows events --query")
 simply("reports/find.py:_values", "semel find events e1", record_id=None)
 simply("reports/find.py:_values#2", "semel find events '{bad'")
 simply("reports/find.py:_value", "semel find events x", record_id=["n"])

@@ -24,7 +24,7 @@ from semel.model.manifest import Kind
 from semel.reader import dataset, windows
 from semel.repair.adopt import adopt
 from semel.reports import completeness
-from semel.reports.counted import read_windows
+from semel.reports.window_rows import read_windows
 
 HOSTILE = [
     "", " ", "a b", "%", "%2F", "%2f", "a/b", "/", "..", ".", "...", "_x", ".x", "_semel", "a\nb",

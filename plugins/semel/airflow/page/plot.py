@@ -14,7 +14,7 @@ from decimal import Decimal
 from semel.airflow.page.text import cell, is_number
 from semel.model.batch import Counts
 from semel.model.complete import WindowState
-from semel.reports.counted import CountedWindow
+from semel.reports.window_rows import CountedWindow
 
 HEIGHT = 260
 """Pixels from the top to the lower edge of the dates."""

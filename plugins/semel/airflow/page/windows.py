@@ -28,7 +28,7 @@ from semel.declare.parts import Select
 from semel.errors import SemelError
 from semel.model.complete import WindowState
 from semel.pipeline.spec import Spec
-from semel.reports import completeness, counted
+from semel.reports import completeness, window_rows
 
 _DAY_SECONDS = 86_400
 
@@ -57,7 +57,7 @@ def windows(
         key = f"counted {spec.name} {spec.digest()} {level} {since} {until}"
         try:
             found = soon(
-                key, lambda: counted.read_windows(ledger(), spec, known, level=level, **asked)
+                key, lambda: window_rows.read_windows(ledger(), spec, known, level=level, **asked)
             )
         except (SemelError, OSError) as error:
             trouble = str(error)
