@@ -8,7 +8,7 @@ import pytest
 from semel.model.complete import Completeness, WindowState
 from semel.model.times import TimeSet
 from semel.model.windows import Slices, Windows
-from semel.reports.completeness import newest_complete, affected_windows
+from semel.reports.completeness import affected_windows, newest_complete
 
 DAY = timedelta(days=1)
 

@@ -245,7 +245,8 @@ def _judge_again(
     requarantine.refuse(ledger, spec, roots, left)
     if dry_run:
         payload = {"pipeline": spec.name, "letters": left}
-        console.emit(payload, as_json=as_json, render=lambda: print(summary.remaining_letters(left)))
+        text = summary.remaining_letters(left)
+        console.emit(payload, as_json=as_json, render=lambda: print(text))
         return
     done = []
     if left:

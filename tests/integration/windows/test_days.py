@@ -251,7 +251,8 @@ def test_a_source_that_cannot_be_read_makes_no_day_complete(
     (bench.data / "in").rename(bench.data / "away")
     answer = asked(ledger, week)
     assert not answer.looked and answer.undated.refused == 1
-    assert set(states(answer).values()) == {CellState.BATCHES_FINALIZED, CellState.IN_WORK, CellState.NO_BATCH}
+    expected = {CellState.BATCHES_FINALIZED, CellState.IN_WORK, CellState.NO_BATCH}
+    assert set(states(answer).values()) == expected
 
 
 @pytest.mark.usefixtures("week")
