@@ -235,7 +235,7 @@ def gaps(pipeline: Pipeline, as_json: console.AsJson = False) -> None:
 def _takes(spec: "Spec", found: "Gaps") -> list[str]:
     """What takes each gap that nobody is working on."""
     from semel.reports.gaps import GapReason
-    from semel.reports.summary import resume_command, catch_up_lines
+    from semel.reports.summary import catch_up_lines, resume_command
 
     silent = {gap.batch_id: gap for gap in found.gaps if gap.silent}
     lines = [
