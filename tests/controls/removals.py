@@ -501,7 +501,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a record of no window is set aside": all_of(
         gives("stage.read:timeless", ((), [])), gives("stage.together:timeless", ((), []))
     ),
-    "what transforms gave can be counted": gives("spark.engine:_check_counted"),
+    "what transforms gave can be counted": gives("spark.engine:_check_aggregate"),
     "partial rows stand for all survivors": code(
         "stage.account:sum_up", "not job.spec.transforms and stand_for != counts.survivors"
     ),

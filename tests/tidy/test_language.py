@@ -21,7 +21,7 @@ import tree
 PACKAGE = tree.python_files("plugins/semel", "plugins/semel_local")
 
 _KINDS = ("files", "kafka", "objects", "pipeline", "queue", "sealed")
-REWRITTEN = ("catalog", "collect", "ledger", "plan", "reports", "sinks", "stage") + tuple(
+REWRITTEN = ("catalog", "collect", "ledger", "plan", "reports", "sinks", "spark", "stage") + tuple(
     f"sources/{kind}" for kind in _KINDS
 )
 """The rooms in this language. A room comes here when it is rewritten, and none leaves."""

@@ -521,7 +521,7 @@ def test_columns_of_transforms_are_checked(
     bench.write("in/a.jsonl", clicks(0, 20))
     for text, why in {
         "SELECT id, n, at FROM records": "'user' is not a column",
-        "SELECT id, user, n FROM records": "'at' is no column of times",
+        "SELECT id, user, n FROM records": "'at' is not a column of times",
         "SELECT id, user, CAST(n AS double) AS n, at FROM records": "sum.n. of a double",
         "SELECT id, user, n, CAST(NULL AS timestamp) AS at FROM records": "belong to no window",
     }.items():
