@@ -1,11 +1,10 @@
-"""Spark's Python daemon, tuned for many short tasks. Spark starts it
-(`spark.python.daemon.module`).
+"""Spark's Python daemon for many short tasks. Spark starts it (`spark.python.daemon.module`).
 
 It imports the modules of stage's tasks before it forks workers, so that workers need not spend
 their first seconds on imports. It freezes these modules: a worker collects garbage after each task,
 which would take 0.1 s with them. Spark sends a task's command and its first batch as two small
-packets, and waits for the first acknowledgement (Nagle's algorithm), which Linux delays by 40 ms.
-TCP_QUICKACK avoids that delay.
+packets, and waits for the first acknowledgement (Nagle's algorithm). TCP_QUICKACK avoids Linux's
+delay of 40 ms.
 """
 
 import gc

@@ -1,8 +1,7 @@
-"""The Spark job of stage: read, classify and write, in one job of three stages.
+"""The Spark job of stage: read, classify and write, in three stages. Spark shuffles ids, not rows.
 
-Spark shuffles ids, not rows. This module decides nothing: the tasks call semel.stage, and the
-driver gets their reports. Known limitation: transforms run in a second job, on the survivors that
-the first job stored.
+This module decides nothing: the tasks call semel.stage, and the driver gets their reports.
+Known limitation: transforms run in a second job, on the survivors that the first job stored.
 """
 
 import re
@@ -135,10 +134,7 @@ class SparkEngine:
             raise translate_error(error, samples=samples) from (error if samples else None)
 
     def report_query(self, job: StageJob, *, write: bool) -> DataFrame:
-        """The first query of a job: it returns a report of each split.
-
-        With `write` it also writes the rows.
-        """
+        """The first query of a job: a report of each split. With `write` it writes rows too."""
         tasks = self.session.range(0, job.tasks, 1, job.tasks)
         if not job.judges:
             return tasks.mapInArrow(_read_only(job, write), _REPORTS)
@@ -440,9 +436,8 @@ def _check_each_once(part: str, numbers: list[int], count: int, job: StageJob) -
     """Check a shuffle's completeness: a missing or doubled part would lose or double records."""
     if sorted(numbers) != list(range(count)):
         raise RetryableError(
-            f"attempt {job.attempt_id}: Spark lost or repeated part of a shuffle (expected each "
-            f"{part} below {count} once, found {len(numbers)}). Nothing was committed. Run stage "
-            "again"
+            f"attempt {job.attempt_id}: Spark lost or repeated a part (expected each {part} below "
+            f"{count} once, found {len(numbers)}). Nothing was committed. Run stage again"
         )
 
 

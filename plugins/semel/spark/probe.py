@@ -85,13 +85,12 @@ def answer(request: ProbeRequest) -> ProbeResult:
     values: dict[str, Any] = {
         "semel": "", "ahead_seconds": None, "cache": "", "made": [], "zones": "",
     }  # fmt: skip
-    parts = [
-        ("semel", _semel), ("zones", _zones), ("folders", _folders), ("cache", _cache),
-        ("ledger", _ledger),
-    ]  # fmt: skip
-    parts += [(part, partial(_call_look, *call)) for part, *call in request.calls]
+    tests = {
+        "semel": _semel, "zones": _zones, "folders": _folders, "cache": _cache, "ledger": _ledger
+    }  # fmt: skip
+    calls = [(part, partial(_call_look, *call)) for part, *call in request.calls]
     troubles: dict[str, str] = {}
-    for name, test in parts:
+    for name, test in (*tests.items(), *calls):
         try:
             test(request, values)
         except Exception as error:  # noqa: BLE001 - any error is a result
@@ -136,10 +135,8 @@ def _ledger(request: ProbeRequest, values: dict[str, Any]) -> None:
 
 
 def seconds_ahead(sent: float, remote: float, received: float) -> float:
-    """How far the local clock is at least ahead of a remote clock; negative if it is slow.
-
-    The remote clock answered between `sent` and `received`, which are local times.
-    """
+    """Minimum lead of the local clock over a remote one; negative if it is slow. `sent` and
+    `received` are local times around the remote clock's answer."""
     return max(0.0, sent - remote) + min(0.0, received - remote)
 
 

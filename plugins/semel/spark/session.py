@@ -33,8 +33,7 @@ PROGRESS_SECONDS = 3.0
 """Minimum time between two lines of Spark's progress, so that a long stage does not fill a log."""
 
 INTERRUPT_SECONDS = 30.0
-"""Time after an interrupt in which new jobs of the session are cancelled too. Airflow kills the
-process after five seconds."""
+"""How long after an interrupt semel cancels new jobs too. Airflow kills it after five seconds."""
 
 SUBMITTED = "submitted"
 """Stands for spark-submit's own master."""
@@ -168,9 +167,8 @@ class _Progress:
 
     def report(self, counts: list[tuple[int, int]], running: int) -> None:
         """Log a line. `counts`: the finished tasks and all tasks, for each stage."""
-        sums = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
-        finished, total = sums
-        line = f"Spark: {finished} of {total} tasks done, {running} running"
+        ended, total = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
+        line = f"Spark: {ended} of {total} tasks done, {running} running"
         if total and line != self.last_line and time.monotonic() >= self.next_time:
             self.log(line)
             self.last_line = line

@@ -39,14 +39,12 @@ def load_transforms(names: tuple[str, ...], code: dict[str, bytes]) -> list[Tran
     Raises TerminalError if a file has an error or lacks the function.
     """
     return [
-        _sql_transform(name, code[name])
-        if is_sql(name)
-        else _python_transform(name, code[file_of(name).name])
+        _sql(name, code[name]) if is_sql(name) else _python(name, code[file_of(name).name])
         for name in names
     ]
 
 
-def _python_transform(name: str, text: bytes) -> Transform:
+def _python(name: str, text: bytes) -> Transform:
     module_name, _, function = name.partition(":")
     transform = getattr(_module(module_name, text), function, None)
     if not callable(transform):
@@ -58,7 +56,7 @@ def _python_transform(name: str, text: bytes) -> Transform:
 
 
 # Keeps S25.
-def _sql_transform(name: str, data: bytes) -> Transform:
+def _sql(name: str, data: bytes) -> Transform:
     path = file_of(name)
     if faults := "; ".join(f"{path}:{flaw}" for flaw in flaws(data)):
         raise TerminalError(f"transform {name}: {faults}. Fix it, then run stage again")
