@@ -142,7 +142,7 @@ def test_what_is_given_up_is_named(
         return  # It does not say how many there are.
     line.receive()  # The service moves them when somebody asks for them.
     with pytest.raises(SourceError, match=f"{letters.address} has 20 messages") as red:
-        open_source(line.spec).service(line.spec.dedup.horizon)
+        open_source(line.spec).check_service(line.spec.dedup.horizon)
     assert red.value.next == letters.back == (
         f"aws sqs start-message-move-task --source-arn {letters.address}"
     )
@@ -153,7 +153,7 @@ def test_check_tells_of_dead_letters(line: Spooled, kind: str) -> None:
     """Where they go, and after how many deliveries; too few are refused."""
     source, horizon = open_source(line.spec), line.spec.dedup.horizon
     if kind == "pubsub":
-        assert "delivers a message at most 5 times, then moves it" in source.service(horizon)
+        assert "delivers a message at most 5 times, then moves it" in source.check_service(horizon)
         return
     with pytest.raises(SourceError, match="at most 3 times.*Allow 5 or more"):
-        source.service(horizon)
+        source.check_service(horizon)

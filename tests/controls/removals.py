@@ -327,7 +327,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "each attempt tries the store": gives("sinks.objects.sink:prove"),
     "a batch that met a slash is planned without it": code(
-        "sources.objects.source:ObjectsSource.evidence", "offer.known is not None"
+        "sources.objects.source:ObjectsSource.evidence", "offer.partition is not None"
     ),
     "a folder in which something is refused is listed":
         gives("sources.objects.source:outermost_folders", ("dt=2026-01-02",)),
@@ -477,8 +477,8 @@ OF_SECONDS: dict[str, Removal] = {
         "waits = {\n        UpstreamProgress.ALIVE: BatchDecision.WAIT,", new="waits = {",
     ),
     "an orphan goes with the content that it claimed": all_of(
-        code("plan:_write", "else matched.released", new="else ()"),
-        code("plan.survey:take_survey", "[*matched.released]", new="[]"),
+        code("plan:_write", "else matched.released_batches", new="else ()"),
+        code("plan.survey:take_survey", "[*matched.released_batches]", new="[]"),
     ),
     "a batch whose marker is gone holds up new ones":
         gives("sources.pipeline.matching:_missing", []),

@@ -63,7 +63,7 @@ def test_each_file_is_listed_refused_or_hidden(spec: Spec, names: list[bytes]) -
     for name in names:
         Path(folder, os.fsdecode(name + SUFFIX)).write_bytes(b"{}\n")
     listing = list_files(spec.of_source())
-    refused = listing.refused
+    refused = listing.refusals
     shown = [name + SUFFIX for name in names if not (name + SUFFIX).startswith(b".")]
     assert {os.fsencode(file.path) for file in listing.items} == {
         os.fsencode(folder) + b"/" + name for name in shown if _is_text(name)

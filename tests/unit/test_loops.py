@@ -100,7 +100,7 @@ def test_what_a_source_reads(bench: Workbench, connected: None, source: str) -> 
     """Each kind answers for a place of each kind, however it is written."""
     found = reading(bench, "down", source).source
     places = {kind: written(bench, "up", kind).sink.whereabouts() for kind in SINKS}
-    assert {kind for kind, place in places.items() if found.reads(place)} == SOURCES[source][1]
+    assert {kind for kind, place in places.items() if found.reads_from(place)} == SOURCES[source][1]
 
 
 def types_of(declared: tuple) -> set[str]:

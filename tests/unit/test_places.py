@@ -146,9 +146,9 @@ def test_an_account_that_is_not_known_may_be_any(
         assert len(clash(known, other)) == len(clash(other, known)) == 1
     source = {"type": "objects", "url": "az://lake", "format": "parquet", "schema": {"id": "string"}}
     reads = bench.spec("two", source={**source, **by}).source
-    assert reads.reads(known.sink.whereabouts())
+    assert reads.reads_from(known.sink.whereabouts())
     elsewhere = bench.spec("three", source={**source, "connection": "other_azure"}).source
-    assert not elsewhere.reads(known.sink.whereabouts())
+    assert not elsewhere.reads_from(known.sink.whereabouts())
 
 
 def test_each_kind_of_sink_is_in_the_table() -> None:

@@ -39,7 +39,7 @@ def _selection(spec: Spec) -> str:
     if source.select is Select.ARRIVAL:
         return "what has arrived since the last batch"
     back = format_duration(source.lookback)
-    return f"what belongs to the run's interval by {source.selected_by()}, lookback {back}"
+    return f"what belongs to the run's interval by {source.selection_rule()}, lookback {back}"
 
 
 def _identity(spec: Spec) -> str:
@@ -56,7 +56,7 @@ def _identity(spec: Spec) -> str:
 
 def _limits(spec: Spec) -> str:
     return (
-        f"{spec.source.bound(spec.limits)} a batch; at most "
+        f"{spec.source.describe_limit(spec.limits)} a batch; at most "
         f"{spec.limits.quarantine_ratio_max:.2%} quarantined; "
         f"{spec.max_active_runs} runs at the same time"
     )

@@ -347,7 +347,7 @@ class _Audit:
                 "timed": _is_counted(marker),
                 "transformed": bool(marker.spec.transforms),
                 "checked": not first.sink.in_folder or bool(first.sink.partition_by),
-                "registered": first.source.typed,
+                "registered": first.source.has_typed_values,
                 "replaced": self._may_be_replaced(marker) or bool(marker.erased),
                 "reread": marker.batch_id in self._reading.reread,
                 "proven": marker.batch_id not in self._reading.lost,

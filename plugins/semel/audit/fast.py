@@ -16,7 +16,7 @@ from semel.declare.ddl import ColumnType
 from semel.declare.parts import NO_QUOTE, RepeatScope, Unknown
 from semel.formats.table import sink_format
 from semel.pipeline.spec import Spec
-from semel.sources.reread import csv_of
+from semel.sources.reread import csv_options
 from semel.sources.spec import CsvOptions
 
 _TIME = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?Z?$"
@@ -49,7 +49,7 @@ class LineDialect:
 
 def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int) -> LineDialect:
     """The dialect of a batch's source."""
-    others = spec.source.beside
+    others = spec.source.unparsed_columns
     columns = {name: kind for name, kind in spec.column_types().items() if name not in others}
     place = {name: f"f[{at}]" for at, name in enumerate(columns, start=1)}
     place |= {name: f"beside.{column(name)}" for name in others}
@@ -58,12 +58,12 @@ def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int) -> LineDia
         form=spec.source.format,
         columns=tuple(columns.items()),
         beside=tuple(others.items()),
-        csv=csv_of(spec.source),
+        csv=csv_options(spec.source),
         header=header,
         rules=Rules(
             id=spec.record_id,
             unknown=spec.source.unknown,
-            typed=spec.source.typed,
+            typed=spec.source.has_typed_values,
             names=tuple((c, r.names) for c, r in spec.source.column_rules.items() if r.names),
         ),
         id=identity(spec, place.__getitem__),

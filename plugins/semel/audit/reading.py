@@ -24,7 +24,7 @@ from semel.errors import CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.model.reasons import Reason
 from semel.pipeline.spec import Spec
-from semel.sources.reread import Auditor, ClaimedRecords, RecordsLostError, auditor
+from semel.sources.reread import Auditor, ClaimedRecords, RecordsLostError, open_auditor
 from semel.sources.spec import SourceSpec
 
 _Places = dict[int, np.ndarray] | None
@@ -141,7 +141,7 @@ class Reading:
         if seen is None or marker.batch_id in self.lost:
             return False
         missing = marker.counts.records_read - seen.records
-        compacted = self._auditor(marker.spec.source).compacted
+        compacted = self._auditor(marker.spec.source).is_compacted
         return 0 < missing <= seen.gaps and any(map(compacted, claims))
 
     def _auditor(self, then: SourceSpec) -> Auditor:
@@ -151,7 +151,7 @@ class Reading:
             declared = now if now.type == then.type else then
             markers = (m for m in self._markers if m.spec.source.type == then.type)
             claims = (claim for marker in markers for claim in marker.claims)
-            self._auditors[then.type] = self._open.enter_context(auditor(declared, claims))
+            self._auditors[then.type] = self._open.enter_context(open_auditor(declared, claims))
         return self._auditors[then.type]
 
     def _left_to(self, marker: Marker) -> _Places:
@@ -184,9 +184,9 @@ class Reading:
     def _check_schemas(self, marker: Marker, piece: ClaimedRecords) -> None:
         """SourceError: a value was read by a schema that nobody has any more."""
         letters = self._letters.get((marker.batch_id, piece.claim.source_partition_id), {})
-        for at, why in piece.unknown.items():
+        for at, why in piece.unreadable.items():
             told = letters.get(int(piece.positions[at]), ())
-            if piece.kept[at] and not any(reason == Reason.unknown_schema for reason, _ in told):
+            if piece.is_record[at] and not any(reason == Reason.unknown_schema for reason, _ in told):
                 raise SourceError(why)
 
     # Keeps R3.
@@ -197,7 +197,7 @@ class Reading:
                 f"semel has rules {PARSER_RULES}; audit it with the semel that wrote it"
             )
         source = marker.spec.source
-        own = source.columns.keys() - source.beside.keys()
+        own = source.columns.keys() - source.unparsed_columns.keys()
         other = {n: column for column, rule in source.column_rules.items() for n in rule.names}
         columns = tuple(other.get(name, name) for name in header)
         lacking = {name for name in own - {*columns} if not _may_lack(source, name)}
@@ -238,9 +238,9 @@ class _Seen:
     gaps: int = 0
 
     def add(self, piece: ClaimedRecords) -> None:
-        self.records += int(np.count_nonzero(piece.kept))
+        self.records += int(np.count_nonzero(piece.is_record))
         self.bytes += piece.bytes_read
-        self.gaps -= len(piece.kept)
+        self.gaps -= len(piece.is_record)
 
 
 def claims_of(marker: Marker, markers: list[Marker]) -> tuple[Claim, ...]:
@@ -256,5 +256,5 @@ def _at(places: _Places, pieces: Iterator[ClaimedRecords]) -> Iterator[ClaimedRe
     for piece in pieces:
         if places is not None:
             own = places.get(piece.claim.source_partition_id, ())
-            piece = replace(piece, kept=piece.kept & np.isin(piece.positions, own))
+            piece = replace(piece, is_record=piece.is_record & np.isin(piece.positions, own))
         yield piece

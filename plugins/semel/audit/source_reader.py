@@ -78,14 +78,14 @@ class SourceReader:
         tables, exact, base = [], [], 0
         for lines in held:
             slow = self._slow(lines)
-            fast = lines.kept & ~slow
+            fast = lines.is_record & ~slow
             tables.append(_table(lines, fast, base, text=self._dialect.text))
-            exact += [(lines, int(at)) for at in np.flatnonzero(lines.kept & slow)]
-            base += len(lines.kept)
+            exact += [(lines, int(at)) for at in np.flatnonzero(lines.is_record & slow)]
+            base += len(lines.is_record)
         statement, braces = sift(self._dialect)
         self._engine.run(statement, pa.concat_tables(tables), braces)
         rest = self._engine.run("unsifted").fetchnumpy()["line_no"]
-        starts = np.cumsum([0, *(len(lines.kept) for lines in held)])
+        starts = np.cumsum([0, *(len(lines.is_record) for lines in held)])
         for number in np.sort(rest):
             at = int(np.searchsorted(starts, number, side="right")) - 1
             exact.append((held[at], int(number - starts[at])))
@@ -97,11 +97,11 @@ class SourceReader:
     def _slow(self, lines: ClaimedRecords) -> np.ndarray:
         """Which lines only the exact path may judge: dead letters, what is bad by itself, and bytes
         that are no text."""
-        slow = np.zeros(len(lines.kept), bool)
+        slow = np.zeros(len(lines.is_record), bool)
         found = self._letters.get((lines.batch, lines.claim.source_partition_id))
         if found:
             slow |= np.isin(lines.positions, np.fromiter(found, np.int64, len(found)))
-        slow[[*lines.bad, *lines.doubts]] = True
+        slow[[*lines.faults, *lines.doubts]] = True
         sizes = np.diff(lines.bounds)
         slow |= sizes > limits.RECORD_BYTES_MAX
         if not self._dialect.text:
@@ -124,9 +124,9 @@ class SourceReader:
         for lines, at in exact:
             raw, position = lines.raw(at), int(lines.positions[at])
             part = lines.claim.source_partition_id
-            if at in lines.bad:
-                found = JudgedLine(word=LineKind.BAD, why=lines.bad[at])
-            elif lines.nothing is not None and lines.nothing[at]:
+            if at in lines.faults:
+                found = JudgedLine(word=LineKind.BAD, why=lines.faults[at])
+            elif lines.is_null is not None and lines.is_null[at]:
                 found = JudgedLine(word=LineKind.GOOD)
             else:
                 found = judge(lines.text(at))
@@ -156,8 +156,8 @@ def _table(lines: ClaimedRecords, fast: np.ndarray, base: int, *, text: bool) ->
     beside, kept = _beside(lines), np.flatnonzero(fast)
     if len(kept) < count:
         array, beside = array.take(pa.array(kept)), beside.take(pa.array(kept))
-    if lines.nothing is not None and lines.nothing.any():
-        there = pa.array(~lines.nothing[kept])
+    if lines.is_null is not None and lines.is_null.any():
+        there = pa.array(~lines.is_null[kept])
         array = pc.if_else(there, array, pa.scalar(None, array.type))
     claim = lines.claim
     return pa.table(
@@ -174,7 +174,7 @@ def _table(lines: ClaimedRecords, fast: np.ndarray, base: int, *, text: bool) ->
 
 
 def _beside(lines: ClaimedRecords) -> pa.Array:
-    return pa.nulls(len(lines.kept)) if lines.beside is None else lines.beside
+    return pa.nulls(len(lines.is_record)) if lines.unparsed_columns is None else lines.unparsed_columns
 
 
 def _is_text(lines: ClaimedRecords) -> bool:

@@ -39,7 +39,7 @@ def _notes(spec: "Spec") -> list[str]:
             f"window.delay is {wanted}, and no run looks back so far: what comes within it, but "
             f"after the run of its interval, stays unread. Declare source.lookback: {wanted}"
         )
-    elif why := spec.source.look_back():
+    elif why := spec.source.lookback_advice():
         notes.append(why)
     if spec.delay and (why := spec.source.explain_delay()):
         notes.append(why)

@@ -222,7 +222,7 @@ class _Compare:
             for claim in claims:
                 if claim.source_partition_id == part and claim.start <= pos < claim.end:
                     source = open_source(self._chosen.spec)
-                    (line,) = source.lines_of(claim, [pos], batch_id)
+                    (line,) = source.line_numbers(claim, [pos], batch_id)
                     return Position(source=claim.name, line=line, offset=pos)
         return None
 

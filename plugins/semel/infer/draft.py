@@ -231,7 +231,7 @@ def find(made: PipelineDraft, samples: Samples) -> SourceFinding:
     """What the drafted source shows. SourceError: a sample is refused, or not found."""
     shown = open_source(spec_of(made.document())).discover()
     names_found = {one.name for one in shown.items}
-    refused = {one.name: f"{one.reason}: {one.detail}" for one in shown.refused}
+    refused = {one.name: f"{one.reason}: {one.detail}" for one in shown.refusals}
     for path in samples.named:
         if str(path) not in names_found:
             why = refused.get(str(path)) or f"{made.path!r} does not find it"

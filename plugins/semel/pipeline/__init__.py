@@ -140,7 +140,7 @@ class _PipelinePaths:
             derived=_derived(spec),
             read=spec.source.place(),
             folder=spec.source.folder(),
-            drained=spec.source.drained,
+            drained=spec.source.exclusive_inputs,
         )
 
 
@@ -180,7 +180,7 @@ def upstreams(specs: Mapping[_Key, Spec]) -> dict[_Key, set[_Key]]:
         return {
             key: {
                 other for other, output in outputs.items()
-                if other != key and spec.source.reads(output)
+                if other != key and spec.source.reads_from(output)
             }
             for key, spec in specs.items()
         }  # fmt: skip
@@ -227,7 +227,7 @@ def _same_files(own: _PipelinePaths, other: _PipelinePaths) -> str | None:
     one, two = own.spec.source, other.spec.source
     if one.own_folder and two.own_folder:
         return None
-    if (one.kept is None and two.kept is None) or None in (here, there):
+    if (one.retention is None and two.retention is None) or None in (here, there):
         return None
     if here.is_relative_to(there) or there.is_relative_to(here):
         return f"source.after_finalize: it moves files of {here} that"

@@ -36,7 +36,7 @@ def _of_limits(spec: Spec) -> Iterator[tuple[Key, str]]:
 
 def _of_ids(spec: Spec) -> Iterator[tuple[Key, str]]:
     """`semel exact` reads the ids of a batch again, and those of a queue are only in its spool."""
-    kept = spec.source.kept if spec.source.receives and spec.record_id else None
+    kept = spec.source.retention if spec.source.receives and spec.record_id else None
     if kept is not None and spec.by_position and spec.hides_ids and kept < spec.dedup.horizon:
         kept, horizon = map(format_duration, (kept, spec.dedup.horizon))
         yield ("source", "keep_spool"), (
@@ -64,11 +64,11 @@ def _of_folders(spec: Spec) -> Iterator[tuple[Key, str]]:
     if place in spec.sink.derived_places(counts=spec.aggregate is not None):
         yield at, f"semel keeps its own notes in {place}; write to another one"
     yield from _of_archive(spec, sink, source, at)
-    if source is not None and (why := spec.source.misplaced()):
+    if source is not None and (why := spec.source.folder_problem()):
         yield ("source", "path"), why
     if source is None or sink is None:
         # Keeps P29.
-        if sink is None and spec.source.reads(place):
+        if sink is None and spec.source.reads_from(place):
             yield at, f"the source reads {place} too, and would read what is written"
     elif sink.is_relative_to(source):
         yield at, f"{sink} lies in the source's folder {source}; keep them apart"

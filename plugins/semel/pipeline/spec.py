@@ -255,7 +255,7 @@ class Spec(Model):
 
     def digest(self) -> str:
         """Hex SHA-256 of all that shapes a batch's data; two equal digests give equal batches."""
-        aside = {f"source.{key}" for key in self.source.aside}
+        aside = {f"source.{key}" for key in self.source.plan_keys}
         aside |= {f"sink.{key}" for key in self.sink.aside}
         return digest.digest(self._plain(exclude_defaults=True), aside)
 

@@ -154,8 +154,8 @@ def plan(
             bytes=sum(r.end - r.start for r in draft.ranges),
             bytes_left=draft.remaining,
             refusals=survey.refusals,
-            taken_over=tuple(survey.orphans) if batch else survey.matched.released,
-            resumed=survey.matched.resumed,
+            taken_over=tuple(survey.orphans) if batch else survey.matched.released_batches,
+            resumed=survey.matched.resumed_names,
             anew=anew,
             earlier=earlier(request, survey),
             covers=covers if batch is None else TimeSet(),
@@ -236,14 +236,14 @@ def _write(
     """
     matched = survey.matched
     changed = (
-        draft.ranges or draft.updates or draft.new_partitions or matched.lost or matched.retired
+        draft.ranges or draft.updates or draft.new_partitions or matched.lost_ranges or matched.retired_ids
     )
     pipeline_id = pipeline.pipeline_id
     sees_all = covered.sees_all(request, survey, draft)
     late = covered.late_times(request, survey) if sees_all else []
     is_full = event_time.leaves_nothing(request, survey, draft)
     covers = TimeSet()
-    if survey.same_refusals and not (changed or matched.released or is_full > survey.is_full):
+    if survey.same_refusals and not (changed or matched.released_batches or is_full > survey.is_full):
         if sees_all:
             with ledger.transaction() as connection:
                 covers, is_new = covered.covers(connection, pipeline_id, request, survey, late)
@@ -258,10 +258,10 @@ def _write(
             _write_refusals(connection, pipeline_id, survey.refusals)
         released: set[int] = set()
         # Keeps P7, P11, CH1.
-        for orphan in survey.orphans if draft.ranges else matched.released:
+        for orphan in survey.orphans if draft.ranges else matched.released_batches:
             released |= release(connection, orphan, f"taken over by {request.key}")
-        partitions.retire(connection, matched.retired)
-        partitions.close(connection, matched.lost, survey.lost)
+        partitions.retire(connection, matched.retired_ids)
+        partitions.close(connection, matched.lost_ranges, survey.lost)
         partitions.update(connection, draft.updates)
         new = partitions.insert(connection, pipeline_id, draft.new_partitions)
         ids = {r["name"]: r["source_partition_id"] for r in new}
@@ -352,7 +352,7 @@ def _write_batch(
 
 
 def _partition(offer: Offer, made: dict[str, int]) -> int:
-    return offer.known.source_partition_id if offer.known else made[offer.name]
+    return offer.partition.source_partition_id if offer.partition else made[offer.name]
 
 
 def _write_holes(connection: sa.Connection, draft: BatchDraft, made: dict[str, int]) -> None:

@@ -33,8 +33,8 @@ def with_growing(request: Request, survey: Survey) -> Survey:
         return survey
     (start, end), delay = request.window, request.spec.delay
     partitions = {
-        offer.name: offer.known for offer in survey.matched.offers
-        if offer.known and offer.known.source_partition_id not in survey.holes
+        offer.name: offer.partition for offer in survey.matched.offers
+        if offer.partition and offer.partition.source_partition_id not in survey.holes
     }  # fmt: skip
     begun, refusals = [], []
     for part in survey.unread_elsewhere:

@@ -108,23 +108,23 @@ def _updates(survey: Survey, ranges: list[TakenRange]) -> Iterator[Partition]:
     """The known partitions whose rows in the ledger must change."""
     last = {item.offer.name: item for item in ranges}  # The last range of each.
     for offer in survey.matched.offers:
-        if offer.known is None:
+        if offer.partition is None:
             continue
         # A later plan must open it again to fill a hole, even if its fingerprint is the same.
-        settled = offer.known.source_partition_id not in survey.holes
+        settled = offer.partition.source_partition_id not in survey.holes
         new = partition_after(offer, last.get(offer.name), settled=settled)
-        if new != offer.known:
+        if new != offer.partition:
             yield new
-    yield from survey.matched.renamed
+    yield from survey.matched.renamed_partitions
 
 
 def _new_partitions(
     survey: Survey, ranges: list[TakenRange]
 ) -> Iterator[tuple[Offer, TakenRange | None]]:
     """The offers that get a new partition: those with a range, and those that begin a new life."""
-    new = {r.offer.name: r for r in ranges if r.offer.known is None}
+    new = {r.offer.name: r for r in ranges if r.offer.partition is None}
     for last in new.values():
         yield last.offer, last
-    for begun in survey.matched.begun:
+    for begun in survey.matched.new_partition_offers:
         if begun.name not in new:
             yield begun, None

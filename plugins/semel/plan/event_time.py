@@ -49,7 +49,7 @@ def leaves_nothing(request: Request, survey: Survey, draft: BatchDraft) -> bool:
     if survey.refusals or draft.refused:
         return False
     waits = any(
-        offer.end < offer.ahead and (offer.whole or not offer.end)
+        offer.end < offer.ahead and (offer.all_or_nothing or not offer.end)
         for offer in survey.matched.offers
     )
     return not waits and survey.source.is_complete(survey.shown)

@@ -65,7 +65,7 @@ def explain_idle(ledger: Ledger, pipeline: Pipeline, request: Request, survey: S
         shown_count=len(items),
         holders=tuple(map(_holder, holders)),
         more=max((r["batches"] for r in holders), default=0) - len(holders),
-        unmatched="" if survey.shown.items else request.spec.source.unmatched(),
+        unmatched="" if survey.shown.items else request.spec.source.no_match_advice(),
         waiting=tuple(name for name in waiting if name in names),
         elsewhere=_by_day(survey.unread_elsewhere),
         schedule=request.spec.schedule,

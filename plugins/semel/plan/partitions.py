@@ -68,13 +68,13 @@ class LedgerState:
         # Their signatures have changed, or the source no longer shows them.
         changed = np.frombuffer(self.settled, ">i8")[_outside(then, now)]
         ids = self.others + changed.tolist()
-        unsettled = listing.at(_outside(now, then).tolist())
+        unsettled = listing.items_at(_outside(now, then).tolist())
         partitions = ledger.rows("partitions", "by_id", partitions=ids) if ids else []
         view = LedgerView(
             partitions=[Partition(**r) for r in partitions],
             unsettled=unsettled,
-            refused=self.refused,
-            rows=partial(ledger.rows, pipeline_id=pipeline_id),
+            refusals=self.refused,
+            query=partial(ledger.rows, pipeline_id=pipeline_id),
         )
         return (listing, view) if not listing.private else without_private(listing, view)
 
@@ -84,13 +84,13 @@ def without_private(
     listing: SourceListing, view: LedgerView
 ) -> tuple[SourceListing, LedgerView]:
     """Leave out the private names that the ledger does not know."""
-    hidden = listing.private & {item.name for item in (*view.unsettled, *listing.refused)}
+    hidden = listing.private & {item.name for item in (*view.unsettled, *listing.refusals)}
     hidden -= {partition.name for partition in view.partitions}
 
     def visible(items: Iterable[Any]) -> list[Any]:
         return [item for item in items if item.name not in hidden]
 
-    listing = replace(listing, items=visible(listing.items), refused=visible(listing.refused))
+    listing = replace(listing, items=visible(listing.items), refusals=visible(listing.refusals))
     return listing, replace(view, unsettled=visible(view.unsettled))
 
 

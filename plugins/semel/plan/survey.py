@@ -125,8 +125,8 @@ def _unread(
         return []
     over = {
         o.name for o in offers
-        if o.known and o.ahead <= o.known.reached > 0
-        and o.known.source_partition_id not in holes
+        if o.partition and o.ahead <= o.partition.reached > 0
+        and o.partition.source_partition_id not in holes
     }  # fmt: skip
     others = (part for part in parts if part.when and not in_window(part.when, window))
     return [part for part in others if part.name not in over]
@@ -169,19 +169,19 @@ def take_survey(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
         listing = source.discover()
         state, ledger_state, closed_before, spans = reading.result()
     listing, view = ledger_state.compare(ledger, pipeline_id, listing)
-    stored = view.refused
+    stored = view.refusals
     # Each plan decides for itself whether a part still grows.
     refused = [refusal for refusal in stored if refusal.reason != GROWING]
-    view = replace(view, orphans=frozenset(state.orphans), refused=refused)
+    view = replace(view, orphans=frozenset(state.orphans), refusals=refused)
     matched = source.match(listing, view, request.window)
     for note in (*listing.notes, *matched.notes):
         request.log(note)
-    offers = [offer for offer in matched.offers if offer.known]
-    ends = {o.known.source_partition_id: o.end for o in offers if o.end}
-    read = {o.known.source_partition_id: o.known.reached for o in offers}
-    closed = {item.partition.source_partition_id: item.seen for item in matched.lost}
-    lows = {o.known.source_partition_id: o.low for o in offers if o.low}
-    orphans = [*matched.released]
+    offers = [offer for offer in matched.offers if offer.partition]
+    ends = {o.partition.source_partition_id: o.end for o in offers if o.end}
+    read = {o.partition.source_partition_id: o.partition.reached for o in offers}
+    closed = {item.partition.source_partition_id: item.seen for item in matched.lost_ranges}
+    lows = {o.partition.source_partition_id: o.low for o in offers if o.low}
+    orphans = [*matched.released_batches]
     free, lost, passed = {}, {}, {}
     if read or closed:
         with ledger.transaction() as connection:
@@ -190,7 +190,7 @@ def take_survey(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
             free = partitions.free_ranges(connection, furthest, orphans)
             lost = partitions.free_ranges(connection, closed)
             passed = partitions.free_ranges(connection, lows)
-    vanished = [item for item in matched.lost if item.partition.source_partition_id in lost]
+    vanished = [item for item in matched.lost_ranges if item.partition.source_partition_id in lost]
     handled = read.keys() | closed.keys()
     vanished += [
         LostRange(partition=k, seen=k.seen)
@@ -198,8 +198,8 @@ def take_survey(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
         if k.source_partition_id not in handled
     ]
     # Keeps KS3.
-    missing = [o for o in offers if o.since <= o.low and o.known.source_partition_id in passed]
-    vanished += [LostRange(partition=o.known, seen=o.low) for o in missing]
+    missing = [o for o in offers if o.since <= o.low and o.partition.source_partition_id in passed]
+    vanished += [LostRange(partition=o.partition, seen=o.low) for o in missing]
     spans |= lost | passed
     matched = replace(matched, offers=[o for o in matched.offers if o not in missing])
     holes = partitions.up_to(free, read)
@@ -213,10 +213,10 @@ def take_survey(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
         free=partitions.up_to(free, ends),
         holes=holes,
         lost=lost,
-        missing=[(o.known, passed[o.known.source_partition_id]) for o in missing],
+        missing=[(o.partition, passed[o.partition.source_partition_id]) for o in missing],
         refusals=(
-            *listing.refused,
-            *matched.refused,
+            *listing.refusals,
+            *matched.refusals,
             *(
                 source.refuse_lost(item, spans[item.partition.source_partition_id])
                 for item in vanished

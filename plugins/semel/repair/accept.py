@@ -212,7 +212,7 @@ def _foreseen(
 ) -> AcceptPreview:
     offer = seen.word.offer
     lost, retired = _given_up(connection, seen.word)
-    partition = offer.known and offer.known.source_partition_id
+    partition = offer.partition and offer.partition.source_partition_id
     ranges = tuple((k, *span) for k, spans in lost.items() for span in spans)
     stands_for = digest(
         seen.name, offer.identity, offer.evidence, there, partition, offer.start, retired, ranges
@@ -220,7 +220,7 @@ def _foreseen(
     return AcceptPreview(
         name=seen.name,
         partition=partition,
-        start=offer.known.reached if offer.known else offer.start,
+        start=offer.partition.reached if offer.partition else offer.start,
         end=end,
         retired=tuple(retired),
         lost=ranges,
@@ -251,13 +251,13 @@ def changed(name: str) -> StateError:
 
 def _given_up(connection: sa.Connection, word: Acceptance) -> tuple[Spans, list[int]]:
     """The ranges that become lost, and the partitions to retire."""
-    superseded = {k.source_partition_id for k in word.superseded}
-    ends = {k.source_partition_id: k.seen for k in word.ended}
+    superseded = {k.source_partition_id for k in word.superseded_partitions}
+    ends = {k.source_partition_id: k.seen for k in word.replaced_partitions}
     lost = partitions.free_ranges(
         connection, {k: seen for k, seen in ends.items() if k not in superseded}
     )
     # Accepted as new, it is not a copy of those that it contains: nobody need ask again.
-    new = word.offer.known is None
+    new = word.offer.partition is None
     return lost, [*ends, *(sorted(superseded - ends.keys()) if new else ())]
 
 
@@ -265,7 +265,7 @@ def _write(
     connection: sa.Connection, pipeline_id: int, word: Acceptance, by: str
 ) -> Accepted:
     """Retire the old partitions, and open or update the new one. Unread ranges become lost."""
-    offer, same = word.offer, word.offer.known
+    offer, same = word.offer, word.offer.partition
     lost, retired = _given_up(connection, word)
     partitions.lose(connection, lost, "replaced", by)
     partitions.retire(connection, retired)
@@ -301,8 +301,8 @@ def named(spec: Spec, path: str, there: set[str]) -> str | None:
 
 
 def _not_there(spec: Spec, path: str, shown: SourceListing) -> str:
-    name = named(spec, path, {r.name for r in shown.refused})
-    whys = (f"{r.reason}: {r.detail}" for r in shown.refused if r.name == name)
+    name = named(spec, path, {r.name for r in shown.refusals})
+    whys = (f"{r.reason}: {r.detail}" for r in shown.refusals if r.name == name)
     why = next(whys, "it is not there, or the source's pattern does not find it")
     part = spec.source.part
     return (

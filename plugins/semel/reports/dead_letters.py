@@ -186,5 +186,5 @@ def _numbered(spec: Spec, markers: list[Marker], letters: list[Letter]) -> Itera
         for claim in claims[batch_id]:
             if claim.name == name:
                 within = [offset for offset in offsets if claim.start <= offset < claim.end]
-                lines |= zip(within, source.lines_of(claim, within, batch_id), strict=True)
+                lines |= zip(within, source.line_numbers(claim, within, batch_id), strict=True)
         yield from (replace(one, line=lines.get(one.offset)) for one in of_file)

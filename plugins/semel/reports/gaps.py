@@ -20,7 +20,7 @@ from semel.sources import (
     SourceItem,
     SourceListing,
     Spans,
-    nothing_known,
+    empty_ledger_view,
     unclaimed_ranges,
 )
 
@@ -192,14 +192,14 @@ def first_survey(spec: Spec) -> tuple[SourceListing, list[Offer], tuple[Refusal,
     """
     source = open_source(spec)
     listing = source.discover()
-    matched = source.match(listing, nothing_known(listing), None)
-    return listing, matched.offers, (*listing.refused, *matched.refused)
+    matched = source.match(listing, empty_ledger_view(listing), None)
+    return listing, matched.offers, (*listing.refusals, *matched.refusals)
 
 
 def _offer_gaps(offer: Offer, free: Spans) -> Iterator[Gap]:
     """The unclaimed ranges of one offer, and its incomplete end."""
     for start, end in unclaimed_ranges(offer, free):
         yield Gap(name=offer.name, start=start, end=end, state=GapReason.UNCLAIMED)
-    reached = max(offer.end, offer.start, offer.known.reached if offer.known else 0)
+    reached = max(offer.end, offer.start, offer.partition.reached if offer.partition else 0)
     if reached < offer.ahead:
         yield Gap(name=offer.name, start=reached, end=offer.ahead, state=GapReason.WAITING)

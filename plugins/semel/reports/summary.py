@@ -107,7 +107,7 @@ def refusal_lines(name: str, refusals: "Sequence[Refusal]", part: str) -> list[s
 
 def _amount(answer: "Plan", amount: int) -> str:
     """An amount in the source's unit."""
-    return answer.source.amount(amount)
+    return answer.source.describe_amount(amount)
 
 
 def _idle(answer: "Plan") -> list[str]:

@@ -48,7 +48,8 @@ def _below(
     ledger: Ledger, declared: list[Spec], above: Spec, roots: Mapping[int, bool]
 ) -> Iterator[Link]:
     for spec in declared:
-        if spec.source.upstream != above.name or not spec.source.reads(above.sink.whereabouts()):
+        source, output = spec.source, above.sink.whereabouts()
+        if source.upstream != above.name or not source.reads_from(output):
             continue
         read = _readers(ledger, above, spec, [*roots])
         if not read:

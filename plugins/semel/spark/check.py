@@ -196,7 +196,7 @@ def _sources(report: CheckReport, specs: list[Spec], log: Log) -> list[ExecutorC
             detail, executor_check = source.probe()
             report.add("source", detail)
             checks += [executor_check] if executor_check else []
-            if service := source.service(spec.dedup.horizon):
+            if service := source.check_service(spec.dedup.horizon):
                 report.add("source", f"{spec.name}: {service}")
         except SemelError as error:
             report.add("source", f"{spec.name}: {error}", _remedy(error, spec.source.page))
@@ -299,7 +299,7 @@ def _executors(
     folders = f"{len(request.folders)} folders, written and read both ways"
     rights: dict[str, dict[str, None]] = {}
     for check in checks:  # Several pipelines may have the same text.
-        rights.setdefault(check.part, {})[check.right] = None
+        rights.setdefault(check.part, {})[check.success] = None
     parts = {
         "semel on executors": ("semel", f"version {__version__}"),
         "ledger from executors": (

@@ -138,7 +138,7 @@ def explain(spec: Spec, engine: SparkEngine) -> BatchPlan:
     return BatchPlan(
         pipeline=spec.name,
         spark=engine.session.version,
-        task_size=spec.source.amount(job.source.split_size),
+        task_size=spec.source.describe_amount(job.source.split_size),
         shuffles=sum(query.shuffles for query in queries),
         shuffles_of_one_task=sum(query.shuffles for query in small),
         queries=queries,

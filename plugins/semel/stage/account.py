@@ -100,7 +100,7 @@ def samples_of(
     for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
         sample = samples[reason]
         claim = job.splits[sample.split].claim
-        (line,) = job.source.lines_of(claim, [sample.offset], job.batch_id)
+        (line,) = job.source.line_numbers(claim, [sample.offset], job.batch_id)
         first = "" if count == 1 else ", one of them"
         where = wording.place(line, sample.offset, job.spec.source.unit)
         yield f"{reason} {count:,}{first}: {claim.name!r} {where}"

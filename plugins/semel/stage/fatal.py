@@ -86,9 +86,9 @@ def check(job: StageJob, attempts: Sequence[Path]) -> None:
     places = []
     for record in records:
         claim = job.splits[record.split].claim
-        (line,) = job.source.lines_of(claim, [record.offset], job.batch_id)
+        (line,) = job.source.line_numbers(claim, [record.offset], job.batch_id)
         at = wording.place(line, record.offset, job.spec.source.unit)
-        places.append(f"{claim.name!r} {at} (split {record.split}, {_name(record.signal)})")
+        places.append(f"{claim.name!r} {at} ({_name(record.signal)})")
     # A string column of JSON rejects numbers: every record would become a dead letter.
     column_type = "json" if job.spec.source.format == "jsonl" else "string"
     raise TerminalError(

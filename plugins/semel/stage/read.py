@@ -191,7 +191,7 @@ def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
 
 
 def _place(job: StageJob, split: Split, offset: int) -> str:
-    (line,) = job.source.lines_of(split.claim, [offset], job.batch_id)
+    (line,) = job.source.line_numbers(split.claim, [offset], job.batch_id)
     return f"{split.claim.name!r} {wording.place(line, offset, job.spec.source.unit)}"
 
 

@@ -68,7 +68,7 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
     """
     texts = []
     for split in splits:
-        texts.append(job.source.text(split, job.batch_id))
+        texts.append(job.source.read_text(split, job.batch_id))
         if len(texts[-1]) < split.end - split.start:
             return None
     # An empty line separates each file from the previous one.

@@ -36,7 +36,7 @@ from semel.repair.accept import choices, foresee
 from semel.repair.adopt import adopt
 from semel.repair.losses import accept_loss
 from semel.reports.gaps import GapReason, gaps
-from semel.sources import Source, nothing_known
+from semel.sources import Source, empty_ledger_view
 from semel.stage import stage
 from workers import NEEDS_BROKER
 
@@ -218,7 +218,7 @@ def test_what_can_be_joined_is_the_same(place: Files, ledger: Ledger) -> None:
     claims = claimed(ledger, plan(ledger, spec, "r1").batch.batch_id)
     for split in splits_of(claims, 1000, whole={0} if source.is_whole(claims[0]) else set()):
         if source.can_join(split.claim):
-            assert source.text(split, 1) == place.text(split.start, split.end)
+            assert source.read_text(split, 1) == place.text(split.start, split.end)
 
 
 # Attacks S6.
@@ -370,7 +370,7 @@ def test_the_ledger_keeps_evidence_as_it_is(place: Place, ledger: Ledger) -> Non
     spec = place.spec()
     source = open_source(spec)
     shown = source.discover()
-    (offer,) = source.match(shown, nothing_known(shown), None).offers
+    (offer,) = source.match(shown, empty_ledger_view(shown), None).offers
     evidence = source.evidence(offer, offer.end)
     batch = plan(ledger, spec, "r1").batch.batch_id
     (claim,) = claimed(ledger, batch)

@@ -356,8 +356,8 @@ def test_a_message_that_names_no_columns(topic: Topic, value: str) -> None:
     }
     with pytest.raises(SpecError) as refused:
         topic.spec(source=source)
-    assert f"columns.v: has no meaning with value: {value}" in str(refused.value)
-    assert "columns.k: has no meaning here: key fills the column" in str(refused.value)
+    assert f"columns.v: does not apply to value: {value}" in str(refused.value)
+    assert "columns.k: does not apply: key fills the column" in str(refused.value)
 
 
 def test_transforms_see_null_of_the_declared_type(

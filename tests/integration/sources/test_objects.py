@@ -571,7 +571,7 @@ def test_credentials_that_are_not_taken_fail_the_plan(
     monkeypatch.setenv(variable, s3.connection(password="another"))
     for call in (
         lambda: plan(ledger, spec, "r2"),
-        lambda: open_source(spec).text(splits_of([claim], 1 << 20, whole=set())[0], batch),
+        lambda: open_source(spec).read_text(splits_of([claim], 1 << 20, whole=set())[0], batch),
     ):
         begun = time.monotonic()
         with pytest.raises(TerminalError, match=CONNECTION) as told:

@@ -163,7 +163,7 @@ def test_check_reports_a_low_max_ack_pending(
     with the command that changes it."""
     stream = nats.stream(pending=10_000, max_age=86_400)
     spec = spec_of(bench, nats, stream, receivers=receivers)
-    said = open_source(spec).service(spec.dedup.horizon)
+    said = open_source(spec).check_service(spec.dedup.horizon)
     wanted = f"nats consumer edit {stream} semel --max-pending 40000 --force"
     assert (wanted in said) is told
 
@@ -493,7 +493,7 @@ def test_check_reports_consumers_that_leave_messages_out(
     stream = nats.stream(max_age=86_400)
     made(nats, stream, config)
     spec = spec_of(bench, nats, stream)
-    said = open_source(spec).service(spec.dedup.horizon)
+    said = open_source(spec).check_service(spec.dedup.horizon)
     with spec.source.open_queue() as queue:
         assert f"receive needs {queue.rights}" in said
     assert note.replace("S.", f"{stream}.") in said

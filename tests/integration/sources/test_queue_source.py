@@ -751,15 +751,15 @@ def test_check_asks_the_queue(spool: Spool, nats: Nats) -> None:
     nats.publish(stream, values(0, 3))
     short = of_nats(spool, nats, stream, dedup={"horizon": "6 days"})
     with pytest.raises(SourceError, match="keeps messages for 6 days") as refused:
-        open_source(short).service(short.dedup.horizon)
+        open_source(short).check_service(short.dedup.horizon)
     wanted = str(refused.value).partition("Declare at least ")[2]
     right = of_nats(spool, nats, stream, dedup={"horizon": wanted})
     assert right.dedup.horizon == timedelta(days=7)
-    told = open_source(right).service(right.dedup.horizon)
+    told = open_source(right).check_service(right.dedup.horizon)
     assert f"nats:{stream}@" in told and "3 messages" in told
     ever = of_nats(spool, nats, nats.stream())
     with pytest.raises(SourceError, match="for ever"):
-        open_source(ever).service(ever.dedup.horizon)
+        open_source(ever).check_service(ever.dedup.horizon)
 
 
 # Attacks Q4.

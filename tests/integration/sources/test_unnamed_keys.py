@@ -127,7 +127,7 @@ def test_the_audit_judges_by_what_was_declared(
 
 
 REFUSED = {
-    r"source\.unknown: .*has no meaning with format: csv.*header": {
+    r"source\.unknown: .*does not apply to format: csv.*header": {
         "source": {"format": "csv", "unknown": "keep"}
     },
     r"source\.unknown: .*'ignore', 'keep' or 'quarantine'": {"source": {"unknown": "drop"}},

@@ -62,8 +62,8 @@ def decide_acceptance(
     offer = offer_of(facts.opened_file, partition, start=start)
     return Acceptance(
         offer=replace(offer, reason="repeated"),
-        ended=list(ended.values()),
-        superseded=list(facts.superseded),
+        replaced_partitions=list(ended.values()),
+        superseded_partitions=list(facts.superseded),
     )
 
 

@@ -21,7 +21,7 @@ from semel.formats.table import source_format
 from semel.model.batch import Claim
 from semel.sources.files.claims import ClaimedFile
 from semel.sources.files.spec import FilesSourceSpec
-from semel.sources.reread import Auditor, ClaimedRecords, csv_of, in_order, record_end, split_fields
+from semel.sources.reread import Auditor, ClaimedRecords, csv_options, record_end, split_fields, text_columns
 from semel.sources.sealed.audit import ClaimedParts
 from semel.sources.spec import CsvOptions, SourceSpec
 
@@ -73,8 +73,8 @@ class Finder(Auditor):
         path = self.find(claimed)
         if path is None:
             raise SourceError("neither the file nor a renamed one has the claimed bytes")
-        csv = csv_of(source)
-        header = header_of(path, csv) if csv else in_order(source)
+        csv = csv_options(source)
+        header = header_of(path, csv) if csv else text_columns(source)
         return header, lines(batch, claimed, path, csv)
 
     def find(self, claim: ClaimedFile) -> str | None:
@@ -157,7 +157,7 @@ def lines(
                 non_blank = _non_blank(data, bounds, blank)
                 yield ClaimedRecords(
                     batch=batch, claim=claim, data=data, bounds=bounds, positions=bounds[:-1] + at,
-                    kept=non_blank,
+                    is_record=non_blank,
                 )  # fmt: skip
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise SourceError(f"{path!r}: its gzip stream is damaged ({error})") from error

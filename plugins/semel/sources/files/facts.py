@@ -111,13 +111,13 @@ class Knowledge:
         paths = {file.path for file in ledger.unsettled} if inodes else set()
 
         def find_lengths(firsts: list[str]) -> list[tuple[str, int]]:
-            rows = ledger.rows("files", "lengths", firsts=firsts)
+            rows = ledger.query("files", "lengths", firsts=firsts)
             return [(row["first_hash"], row["head_length"]) for row in rows]
 
         def find_partitions(
             heads: list[tuple[int, str]], inodes: list[int], paths: list[str]
         ) -> list[FilePartition]:
-            rows = ledger.rows(
+            rows = ledger.query(
                 "files",
                 "like",
                 heads=json.dumps([{"head_length": n, "head_hash": head} for n, head in heads]),
@@ -135,7 +135,7 @@ class Knowledge:
                 for file in (listing.items if inodes else ())
                 if file.inode in inodes and file.path not in paths
             },
-            refused=ledger.refused,
+            refused=ledger.refusals,
             find_lengths=find_lengths,
             find_partitions=find_partitions,
         )

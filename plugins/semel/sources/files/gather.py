@@ -132,7 +132,7 @@ class _Gathering:
             if inode in inodes:
                 elsewhere[inode].append(path)
         listed = {file.path for file in self.listing.items}
-        listed |= {refusal.name for refusal in self.listing.refused}
+        listed |= {refusal.name for refusal in self.listing.refusals}
         for partition in missing:
             paths = elsewhere[partition.inode]
             hits = [hit for path in paths if (hit := self._locate_at(path, partition, listed))]
@@ -190,7 +190,7 @@ class _Gathering:
         self.by_path |= {k.path: k for k in similar if k.closed and k.path not in self.by_path}
         free_ids = {k.source_partition_id for k in free}
         candidates = free + [k for k in similar if k.source_partition_id not in free_ids]
-        self.refused_names = {r.name for r in self.listing.refused} | self.hard_links.keys()
+        self.refused_names = {r.name for r in self.listing.refusals} | self.hard_links.keys()
         self.refused_names |= {file.path for file in self.unreadable}
         by_head: dict[tuple[int, str], list[FilePartition]] = defaultdict(list)
         for k in candidates:

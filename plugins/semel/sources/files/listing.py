@@ -67,7 +67,7 @@ class FileListing(SourceListing):
 
     @property
     def complete(self) -> bool:
-        return not any(item.reason in _UNSEEN for item in self.refused)
+        return not any(item.reason in _UNSEEN for item in self.refusals)
 
 
 def inodes_below(root: Path) -> Iterator[tuple[int, str]]:
@@ -110,7 +110,7 @@ def list_files(context: Context) -> FileListing:
     refused.sort(key=attrgetter("name"))
     note = f"{len(private)} names have a part that begins with _: semel reads no new ones of these"
     notes = (note,) if private else ()
-    return FileListing(root=root, items=files, refused=refused, notes=notes, private=private)
+    return FileListing(root=root, items=files, refusals=refused, notes=notes, private=private)
 
 
 # Keeps P32.

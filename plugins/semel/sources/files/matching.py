@@ -21,17 +21,17 @@ def match(
     recognised = gather(context, listing, knowledge, window)
     doubtful = {refusal.name for refusal in knowledge.refused}
     offers, refused = judge_files(context, recognised, window, doubtful)
-    going_on = {offer.known.source_partition_id for offer in offers if offer.known}
+    going_on = {offer.partition.source_partition_id for offer in offers if offer.partition}
     lost, retired = _closed_and_retired(recognised, going_on)
     facts = recognised.facts
     return MatchResult(
         offers=list(offers),
-        refused=[*refused, *_repeated_refusals(context, knowledge, listing, recognised)],
-        lost=lost,
-        retired=retired,
-        renamed=list(_renamed(recognised, going_on)),
-        begun=[offer_of(f.opened_file, None) for f in facts.values() if _starts_again(f)],
-        resumed=tuple(
+        refusals=[*refused, *_repeated_refusals(context, knowledge, listing, recognised)],
+        lost_ranges=lost,
+        retired_ids=retired,
+        renamed_partitions=list(_renamed(recognised, going_on)),
+        new_partition_offers=[offer_of(f.opened_file, None) for f in facts.values() if _starts_again(f)],
+        resumed_names=tuple(
             (path, f.content_partition.path)
             for path, f in facts.items()
             if f.decision is FileDecision.TAKE_UP and f.content_partition.reached
@@ -52,7 +52,7 @@ def _closed_and_retired(
             # Only a plan that unpacks a gzip file knows its length.
             unread = item.size is None or is_gzip(item.path)
             end = max(partition.reached, partition.seen if unread else item.size)
-            closed.append(LostRange(partition=partition, seen=end, where=item.path))
+            closed.append(LostRange(partition=partition, seen=end, content_holder=item.path))
     new = [f for f in facts if f.decision is FileDecision.NEW and f.content_match is Match.WEAK]
     retired = dict.fromkeys(k.source_partition_id for f in new for k in f.superseded)
     retired = [partition for partition in retired if partition not in going_on]
@@ -82,7 +82,7 @@ def _repeated_refusals(
     context: Context, knowledge: Knowledge, listing: FileListing, recognised: RecognisedFiles
 ) -> list[Refusal]:
     """Earlier refusals of files in other intervals that this plan did not open."""
-    handled = {*recognised.facts, *recognised.hard_links, *(r.name for r in listing.refused)}
+    handled = {*recognised.facts, *recognised.hard_links, *(r.name for r in listing.refusals)}
     stored = {r.name: r for r in knowledge.refused}
     copies = knowledge.copies
     refusals = []

@@ -45,7 +45,7 @@ def offer_of(
         name=file.path,
         identity=file.identity,
         fingerprint=file.fingerprint,
-        known=partition,
+        partition=partition,
         start=start,
         seen=size,
         ahead=ahead,
@@ -101,7 +101,7 @@ def _judge_file(
 
 def _with_end(context: Context, facts: FileFacts, offer: FileOffer) -> FileOffer | Refusal:
     """The offer up to the last complete record of its file."""
-    file, partition, content = offer.file, offer.known, offer.content
+    file, partition, content = offer.file, offer.partition, offer.content
     closed_after = context.declared.closed_after
     age = datetime.now(UTC).timestamp() - file.mtime_ns / 1e9
     closed = closed_after is not None and age >= closed_after.total_seconds()
@@ -132,7 +132,7 @@ def _with_end(context: Context, facts: FileFacts, offer: FileOffer) -> FileOffer
         end = content.size if closed else 0
     else:
         end = content.size if closed else content.record_end(max(start, reached), content.size)
-    offer = replace(offer, end=end, start=start, whole=is_whole(context))
+    offer = replace(offer, end=end, start=start, all_or_nothing=is_whole(context))
     return _check_header(context, offer) if end > reached else offer
 
 
@@ -165,7 +165,7 @@ def last_record_end(
     """As `Source.last_record_end`."""
     if end - start <= capacity:
         return end
-    if offer.whole:
+    if offer.all_or_nothing:
         if first:
             raise LimitError(
                 f"pipeline {context.name}: {os.path.basename(offer.file.path)!r} has {end} bytes, "

@@ -44,7 +44,7 @@ class ParquetFiles(SealedSource):
         files = list_files(self.context)
         return PartListing(
             items=[_part(file) for file in files.items],
-            refused=files.refused,
+            refusals=files.refusals,
             notes=files.notes,
             private=files.private,
             complete=files.complete,

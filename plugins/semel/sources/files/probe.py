@@ -18,7 +18,7 @@ def probe(context: Context) -> tuple[str, ExecutorCheck]:
     """As `Source.probe`. Executors check the folder, and the newest file in it."""
     try:
         listing = list_files(context)
-        closed = [f"{each.name}: {each.reason}" for each in listing.refused]
+        closed = [f"{each.name}: {each.reason}" for each in listing.refusals]
         trouble = "" if listing.complete else "; ".join(closed[:FILES_NAMED_MAX])
         newest = [str(listing.root / file.path) for file in listing.items[-1:]]
         summary = f"{len(listing.items)} files of {context.name} in {listing.root}"

@@ -79,7 +79,7 @@ class FilesSource(Source):
 
     def refuse_lost(self, lost: LostRange, spans: list[tuple[int, int]]) -> Refusal:
         return refusals.refuse_lost(
-            self.context, FilePartition.of(lost.partition), spans, lost.where
+            self.context, FilePartition.of(lost.partition), spans, lost.content_holder
         )
 
     def last_record_end(
@@ -164,7 +164,7 @@ class FilesSource(Source):
         separate = not formats.has_header(self.context) and not formats.is_whole(self.context)
         return separate and not is_gzip(claim.name)
 
-    def text(self, split: "Split", batch_id: int) -> bytes:
+    def read_text(self, split: "Split", batch_id: int) -> bytes:
         claim = ClaimedFile.of(split.claim)
         with file_claims.open_claim(claim, self.root, batch_id) as file:
             file.seek(split.start)
@@ -172,7 +172,7 @@ class FilesSource(Source):
         self._check_unmoved(claim, batch_id)
         return text
 
-    def lines_of(
+    def line_numbers(
         self, claim: Claim, positions: Sequence[int], batch_id: int
     ) -> list[int | None]:
         return file_claims.lines_of(ClaimedFile.of(claim), positions, self.root, batch_id)

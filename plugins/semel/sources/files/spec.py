@@ -15,7 +15,7 @@ from semel import settings
 from semel.declare.parts import GLOB, Duration, Model, Text, path_problem, zone_problem
 from semel.declare.place import Location
 from semel.formats.table import SOURCES, source_format
-from semel.sources.formatted import FormattedSourceSpec, reads_time
+from semel.sources.formatted import FormattedSourceSpec, parses_time
 
 _NAMES_LOOKED_AT, _NAMES_SHOWN = 1_000, 3
 _PATHS_KEPT = 1_024  # semel compares each pipeline of a folder with every other one.
@@ -36,7 +36,7 @@ class FilesSourceSpec(FormattedSourceSpec):
     complete: ClassVar[str] = "complete record"
     awaited: ClassVar[str] = "the end of a last line, or of a file"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
-    aside: ClassVar[tuple[str, ...]] = (*FormattedSourceSpec.aside, "after_finalize")
+    plan_keys: ClassVar[tuple[str, ...]] = (*FormattedSourceSpec.plan_keys, "after_finalize")
     pattern_of_time: ClassVar[str] = 'a pattern of the file names ("flights-%Y-%m-%d.jsonl")'
 
     type: Literal["files"]
@@ -63,7 +63,7 @@ class FilesSourceSpec(FormattedSourceSpec):
         return not source_format(self.format).sealed
 
     @property
-    def kept(self) -> timedelta | None:
+    def retention(self) -> timedelta | None:
         """Collect moves a finalized file at once, if at all."""
         return None if self.after_finalize == "keep" else timedelta(0)
 
@@ -79,13 +79,13 @@ class FilesSourceSpec(FormattedSourceSpec):
         """The pattern of the files' paths, relative to that folder (`*.jsonl`, `**/*.csv`)."""
         return _split_glob(self.path)[1]
 
-    def misplaced(self) -> str | None:
+    def folder_problem(self) -> str | None:
         """The error of a path that names a folder instead of files. None for other paths."""
         if not GLOB.search(self.path) and os.path.isdir(self.folder() / self.below()):
             return f"{self.path!r} is a folder; add a pattern such as /*.jsonl"
         return None
 
-    def unmatched(self) -> str:
+    def no_match_advice(self) -> str:
         """A sentence: no file matches the path, and its folder has these similar names."""
         folder = self.folder()
         if not folder.is_dir():
@@ -98,7 +98,7 @@ class FilesSourceSpec(FormattedSourceSpec):
         more = f", and {len(names) - len(close):,} more" if len(names) > len(close) else ""
         return f"no file matches {self.path!r}{similar}{more}"
 
-    def reads(self, place: Location) -> bool:
+    def reads_from(self, place: Location) -> bool:
         """Whether a sink's folder and the source's are the same, or one contains the other."""
         return place.folder is not None and place.overlaps(self.place())
 
@@ -114,7 +114,7 @@ class FilesSourceSpec(FormattedSourceSpec):
     def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from super()._problems()
         rule = self.interval_from
-        if rule not in (None, "mtime") and ("/" in rule or not reads_time(rule)):
+        if rule not in (None, "mtime") and ("/" in rule or not parses_time(rule)):
             yield ("interval_from",), (
                 f"{rule!r} is not a strptime pattern of a file name with a date, down to some unit "
                 'without a gap: write one like "flights-%Y-%m-%d.jsonl", or "mtime"'

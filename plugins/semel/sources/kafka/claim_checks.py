@@ -184,5 +184,5 @@ def batch_capacity(context: Context, cluster: Cluster, offers: Sequence[Offer]) 
 
 
 def _ahead(offer: Offer) -> int:
-    reached = offer.known.reached if offer.known else 0
+    reached = offer.partition.reached if offer.partition else 0
     return max(0, offer.end - max(offer.start, offer.low, offer.since, reached))

@@ -114,7 +114,7 @@ def match(
         # If another topic has the name now, its refusal waits for `semel accept`.
         if k.identity not in identities and k.name not in names
     ]
-    return MatchResult(offers=offers, refused=refused, lost=lost, begun=begun)
+    return MatchResult(offers=offers, refusals=refused, lost_ranges=lost, new_partition_offers=begun)
 
 
 def accept_partition(
@@ -146,7 +146,7 @@ def accept_partition(
     offer = offer_of(replace(judged, source_partition=None, decision=TopicDecision.BEGIN), None)
     if start:
         offer = replace(offer, start=start, reason="repeated")
-    return Acceptance(offer=offer, ended=[judged.source_partition])
+    return Acceptance(offer=offer, replaced_partitions=[judged.source_partition])
 
 
 def _same_error(context: Context, judged: JudgedPartition) -> SourceError:
@@ -192,10 +192,10 @@ def _ledger_matches(
     new = [f for f in unsettled if f.identity not in by_identity]
     closed, topics = {}, set()
     if new:
-        rows = ledger.rows("kafka", "closed", identities=[f.identity for f in new])
+        rows = ledger.query("kafka", "closed", identities=[f.identity for f in new])
         closed = {r["identity"]: Partition(**r) for r in rows}
         topic_ids = sorted({f.topic_id for f in new})
-        topics = {r["topic"] for r in ledger.rows("kafka", "topics", topics=topic_ids)}
+        topics = {r["topic"] for r in ledger.query("kafka", "topics", topics=topic_ids)}
     matches = {}
     for item in unsettled:
         partition = by_identity.get(item.identity)
@@ -219,7 +219,7 @@ def _reached(
         for item in judged
         if item.decision is TopicDecision.GO_ON
     }
-    rows = ledger.rows("kafka", "reached", until=until, partitions=list(places))
+    rows = ledger.query("kafka", "reached", until=until, partitions=list(places))
     return {places[r["source_partition_id"]]: r["reached"] for r in rows}
 
 
@@ -238,7 +238,7 @@ def offer_of(judged: JudgedPartition, edges: Edges | None) -> PartitionOffer:
         name=item.name,
         identity=item.identity,
         fingerprint=item.fingerprint,
-        known=judged.source_partition,
+        partition=judged.source_partition,
         # Keeps KS4.
         start=item.low if begins else 0,
         reason="before",

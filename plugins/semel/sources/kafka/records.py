@@ -15,7 +15,7 @@ from semel.formats.selection import Selection
 from semel.sources.kafka.avro import Avro
 from semel.sources.kafka.spec import KafkaSourceSpec
 from semel.sources.messages import ALL
-from semel.sources.values import Values, lines_of
+from semel.sources.values import Values, record_lines
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -30,7 +30,7 @@ class MessageBlocks:
         self._values = Values(context)
         registry = Registry.of(self._source.registry)
         self._avro = Avro(registry, name, context.limits.unknown_schemas_max) if registry else None
-        self._streams = {name: _Stream() for name in (OFFSET, "", *self._source.beside)}
+        self._streams = {name: _Stream() for name in (OFFSET, "", *self._source.unparsed_columns)}
 
     def close(self) -> None:
         """Close the connection to the Schema Registry."""
@@ -60,12 +60,12 @@ class MessageBlocks:
             values, offsets = list(compress(values, selected.tolist())), offsets[selected]
             beside = {name: column.filter(pa.array(selected)) for name, column in beside.items()}
             null = null[selected]
-        lines = lines_of([value or b"" for value in values], offsets)
+        lines = record_lines([value or b"" for value in values], offsets)
         # 2. The values.
         text, unread = None, {}
         if self._avro is not None:
             texts, unread = self._avro.texts(values)
-            text = lines_of(texts, offsets)
+            text = record_lines(texts, offsets)
         return self._values.block(
             lines,
             beside,

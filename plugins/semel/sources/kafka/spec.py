@@ -32,11 +32,11 @@ class KafkaSourceSpec(MessagesSpec):
     complete: ClassVar[str] = "record that can be read"
     awaited: ClassVar[str] = "open transactions"
     streams: ClassVar[bool] = True
-    aside: ClassVar[tuple[str, ...]] = (
-        *MessagesSpec.aside, "connection", "bootstrap_servers", "registry", "consumer_group"
+    plan_keys: ClassVar[tuple[str, ...]] = (
+        *MessagesSpec.plan_keys, "connection", "bootstrap_servers", "registry", "consumer_group"
     )  # fmt: skip
     way: ClassVar[tuple[str, ...]] = ("connection", "bootstrap_servers")
-    in_json: ClassVar[tuple[str, ...]] = ("json", "avro")
+    json_values: ClassVar[tuple[str, ...]] = ("json", "avro")
 
     type: Literal["kafka"]
     """The kind of source."""
@@ -91,7 +91,7 @@ class KafkaSourceSpec(MessagesSpec):
             text = f"the topic{'s' * (len(self.topics) > 1)} {names}"
         return f"{text} of {reached(self.connection, self.bootstrap_servers)}, {self.value}"
 
-    def selected_by(self) -> str:
+    def selection_rule(self) -> str:
         """The times by which windows select messages."""
         return "the messages' timestamps"
 
@@ -103,7 +103,7 @@ class KafkaSourceSpec(MessagesSpec):
         cluster = Cluster(connection=self.connection, servers=self.bootstrap_servers)
         return [(cluster.address.partition(",")[0], topic) for topic in topics]
 
-    def reads(self, place: Location) -> bool:
+    def reads_from(self, place: Location) -> bool:
         """Whether it reads a sink's topic, or that topic's control topic."""
         sink_topics = (place.name, f"{RESERVED_PREFIX}_{place.name}")
         topics = {*self.topics, *(t for t in sink_topics if re.fullmatch(self.pattern or "", t))}
@@ -129,14 +129,14 @@ class KafkaSourceSpec(MessagesSpec):
         return tuple(name for name in (self.connection, registry) if name)
 
     @property
-    def beside(self) -> dict[str, str]:
+    def unparsed_columns(self) -> dict[str, str]:
         """The columns of key, timestamp and headers, with their descriptions."""
         filled = {self.key: "key", self.timestamp: "timestamp"}
         filled |= {name: f"header {header}" for name, header in self.headers.items()}
         return {name: what for name, what in filled.items() if name}
 
     @property
-    def typed(self) -> bool:
+    def has_typed_values(self) -> bool:
         """Whether values have types of their own, by schemas of a registry."""
         return self.registry is not None
 
@@ -153,8 +153,8 @@ class KafkaSourceSpec(MessagesSpec):
         except re.error as error:
             yield ("pattern",), f"is not a regular expression ({error})"
         wanted = {("key",): (self.key, TEXT), ("timestamp",): (self.timestamp, ("timestamp",))}
-        wanted |= self._typed("headers", self.headers)
-        yield from self._beside_problems("key, timestamp and headers", wanted)
+        wanted |= self._metadata_types("headers", self.headers)
+        yield from self._unparsed_problems("key, timestamp and headers", wanted)
         yield from self._value_problems()
         if self.value == "avro" and self.registry is None:
             yield ("registry",), "is missing. value: avro needs a connection or the URL of one"

@@ -120,7 +120,7 @@ def discover(cluster: Cluster, source: KafkaSourceSpec) -> ShownTopics:
         )
         for name in missing
     ]
-    return ShownTopics(items=items, refused=refused, missing=missing)
+    return ShownTopics(items=items, refusals=refused, missing=missing)
 
 
 def _matching(admin: "AdminClient", pattern: str) -> list[str]:

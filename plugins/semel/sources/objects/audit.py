@@ -20,7 +20,7 @@ from semel.formats.table import source_format
 from semel.model.batch import Claim
 from semel.sources.files.audit import header_of, lines
 from semel.sources.objects.spec import ObjectsSourceSpec
-from semel.sources.reread import Auditor, ClaimedRecords, RecordsLostError, csv_of, in_order
+from semel.sources.reread import Auditor, ClaimedRecords, RecordsLostError, csv_options, text_columns
 from semel.sources.sealed.audit import ClaimedParts
 
 _CHUNK_BYTES = 8 << 20
@@ -54,12 +54,12 @@ class _Objects(Auditor):
             path = self._fetch(claim, source, (0, size))
             rows = self._parts.rows(path, claim, batch, source, record_id, size=size)
             return (), _remove_after(path, rows)
-        csv, packed = csv_of(source), claim.name.endswith((".gz", ".zst"))
+        csv, packed = csv_options(source), claim.name.endswith((".gz", ".zst"))
         spans = [(claim.start, claim.end)]
         if csv and claim.start:
             spans.append((0, min(claim.start, limits.CSV_HEADER_BYTES_MAX)))
         path = self._fetch(claim, source, *spans)
-        header = header_of(str(path), csv) if csv else in_order(source)
+        header = header_of(str(path), csv) if csv else text_columns(source)
         return header, _remove_after(path, lines(batch, claim, str(path), csv, to_end=packed))
 
     def _fetch(self, claim: Claim, source: ObjectsSourceSpec, *spans: tuple[int, int]) -> Path:

@@ -98,14 +98,14 @@ class ObjectListing(PartListing):
     def signatures(self) -> Iterator[str]:
         return self.items.signatures()
 
-    def at(self, places: list[int]) -> list[ObjectPart]:
+    def items_at(self, places: list[int]) -> list[ObjectPart]:
         return self.items.at_places(pa.array(places, pa.uint64()))
 
     def listed_names(self, names: Collection[str]) -> set[str]:
         """Those of `names` that the listing has, also refused ones."""
         wanted = pa.array(names, pa.large_string())
         listed = self.items.names.filter(pc.is_in(self.items.names, wanted))
-        return {*listed.to_pylist(), *(refused.name for refused in self.refused)}
+        return {*listed.to_pylist(), *(refused.name for refused in self.refusals)}
 
 
 # Keeps OB3.
@@ -147,7 +147,7 @@ def list_objects(context: Context, store: Store, scope: KeyScope) -> ObjectListi
     if source_format(declared.format).sealed:
         _check_tables(context, arrays[0], {*tables, *_tables_above(store, scope)})
     parts = ObjectParts(table, ("name",) if declared.ordered else ("modified", "name"))
-    return ObjectListing(items=parts, refused=refused, complete=True, scope=scope)
+    return ObjectListing(items=parts, refusals=refused, complete=True, scope=scope)
 
 
 # Keeps P32.

@@ -93,7 +93,7 @@ def match(
     """As `Source.match`."""
     offers, refused, begun = [], [], []
     all_judged = _judge_all(ledger, ledger.unsettled)
-    doubtful = {refusal.name for refusal in ledger.refused}
+    doubtful = {refusal.name for refusal in ledger.refusals}
     # Keeps OB16.
     parts = [
         replace(j.part, doubtful=j.part.name in doubtful) for j in all_judged
@@ -114,7 +114,7 @@ def match(
         elif judged.partition is not None:
             offers.append(_offer_nothing(source, judged))
     lost = _lost_ranges(listing, ledger)
-    return MatchResult(offers=offers, refused=refused, lost=lost, begun=begun)
+    return MatchResult(offers=offers, refusals=refused, lost_ranges=lost, new_partition_offers=begun)
 
 
 # Keeps OB3.
@@ -134,7 +134,7 @@ def _lost_ranges(listing: ObjectListing, ledger: LedgerView) -> list[LostRange]:
             lost.append(LostRange(partition=k, seen=max(k.seen, k.reached)))
     if ended:
         ids = [k.source_partition_id for k in ended]
-        finalized = {r["id"] for r in ledger.rows("objects", "finalized", partitions=ids)}
+        finalized = {r["id"] for r in ledger.query("objects", "finalized", partitions=ids)}
         lost += [
             LostRange(partition=k, seen=k.seen) for k in ended if k.source_partition_id in finalized
         ]
@@ -148,7 +148,7 @@ def _object_offer(
     part = inspection.part
     offer = make_offer(inspection, partition, part.fingerprint, end=inspection.rows)
     evidence = {"bytes": part.length, "content": part.fingerprint, "etag": part.etag}
-    return replace(offer, whole=source.is_whole_key(part.name), evidence=evidence)
+    return replace(offer, all_or_nothing=source.is_whole_key(part.name), evidence=evidence)
 
 
 def _offer_nothing(source: ObjectAccess, judged: _JudgedObject) -> PartOffer:

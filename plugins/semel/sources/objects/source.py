@@ -180,7 +180,7 @@ class ObjectsSource(NamedSource):
 
     # Keeps OB15.
     def evidence(self, offer: PartOffer, end: int) -> Evidence:
-        if offer.known is not None:  # A batch may have failed because of its key.
+        if offer.partition is not None:  # A batch may have failed because of its key.
             try:
                 self.current_part(offer.name)
             except ChangedError:
@@ -202,13 +202,13 @@ class ObjectsSource(NamedSource):
             return super().last_record_end(offer, start, end, room, first=first)
         if end - start <= room:
             return end
-        if offer.whole and first:
+        if offer.all_or_nothing and first:
             raise LimitError(
                 f"pipeline {self.context.name}: {offer.name!r} has {end} bytes, and must be read "
                 "in one batch; limits.bytes_per_batch_max is "
                 f"{self.context.limits.bytes_per_batch_max}. Raise it"
             )
-        if offer.whole or (room <= 0 and not first):
+        if offer.all_or_nothing or (room <= 0 and not first):
             return start
         content = ObjectContent(self._file(offer.name, offer.part.etag, offer.length))
         last_end = content.record_end(start, start + room)
@@ -311,7 +311,7 @@ class ObjectsSource(NamedSource):
         """True for lines without a header in an object that is not compressed."""
         return self._of_lines and not self.is_whole(claim)
 
-    def text(self, split: "Split", batch_id: int) -> bytes:
+    def read_text(self, split: "Split", batch_id: int) -> bytes:
         with self._open_claimed(split.claim, batch_id) as file:
             return file.at(split.start, split.end - split.start)
 

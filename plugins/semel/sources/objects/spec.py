@@ -31,7 +31,7 @@ class ObjectsSourceSpec(FormattedSourceSpec):
     )
     expires: ClassVar[str] = "the objects that were read were deleted, perhaps by a lifecycle rule"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
-    aside: ClassVar[tuple[str, ...]] = (*FormattedSourceSpec.aside, "connection", "ordered")
+    plan_keys: ClassVar[tuple[str, ...]] = (*FormattedSourceSpec.plan_keys, "connection", "ordered")
     begins_anywhere: ClassVar[bool] = False
     pattern_of_time: ClassVar[str] = 'a pattern of the keys ("dt=%Y-%m-%d/")'
 
@@ -82,7 +82,7 @@ class ObjectsSourceSpec(FormattedSourceSpec):
         """The prefix as a location."""
         return location(StoreLocation.of(self.url), self.connection)
 
-    def reads(self, place: Location) -> bool:
+    def reads_from(self, place: Location) -> bool:
         """Whether this source may read the objects of a sink: one prefix contains the other, and
         keys of a sink below may match the pattern.
         """

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from semel.sources.formatted import reads_time
+from semel.sources.formatted import parses_time
 
 MTIME = "mtime"
 FOLDERS_MAX = 10_000
@@ -34,7 +34,7 @@ class ObjectTimes:
         if self.rule in (None, MTIME):
             return None
         # Folders of fractions of a second would be too many to list.
-        right = reads_time(self.rule) and _SIGNS.issuperset(re.findall("%(.)", self.rule))
+        right = parses_time(self.rule) and _SIGNS.issuperset(re.findall("%(.)", self.rule))
         right = right and "%f" not in self._folder
         if right and not {"", ".", ".."} & {*self.rule.removesuffix("/").split("/")}:
             return None

@@ -194,10 +194,10 @@ def match(source: PartAccess, shown: PartListing, known: LedgerView, window: Win
     }
     return MatchResult(
         offers=offers,
-        refused=[*refused, *_refuse_replayed(source, known, replayed)],
-        lost=lost,
-        begun=begun,
-        released=tuple(sorted(released)),
+        refusals=[*refused, *_refuse_replayed(source, known, replayed)],
+        lost_ranges=lost,
+        new_partition_offers=begun,
+        released_batches=tuple(sorted(released)),
         notes=tuple(notes),
     )
 
@@ -253,7 +253,7 @@ def _name_states(
         and (old.closed or old.evidence.get("content") != one.key)
     ]  # fmt: skip
     silent = source.context.limits.orphan_after.total_seconds()
-    readers = known.rows("sealed", "readers", names=names, silent_seconds=silent) if names else []
+    readers = known.query("sealed", "readers", names=names, silent_seconds=silent) if names else []
     for r in readers:
         reader = {key: r[key] for key in _ClaimingBatch._fields if key != "part"}
         part = Partition(**{key: value for key, value in r.items() if key not in reader})
@@ -300,7 +300,7 @@ def _refuse_replayed(
     read = [next(one for one in state.others if one.committed) for state in states]
     pairs = {"roots": [one.root for one in read], "names": [one.part.name for one in read]}
     pairs["orphans"] = [*known.orphans]
-    apart = {r["root"] for r in known.rows("replay", "apart", **pairs)} if read else set()
+    apart = {r["root"] for r in known.query("replay", "apart", **pairs)} if read else set()
     for state, one in zip(states, read, strict=True):
         part = state.looked.part
         upstream, _, number = part.name.rpartition("/b")

@@ -60,7 +60,7 @@ class FinalizedBatches(NamedSource):
             with os.scandir(self.folders.markers) as entries:
                 markers = [match for e in entries if (match := _MARKER.fullmatch(e.name))]
         except (FileNotFoundError, NotADirectoryError):
-            return PartListing(items=[], refused=[self._missing()], complete=False)
+            return PartListing(items=[], refusals=[self._missing()], complete=False)
         markers.sort(key=lambda match: int(match[1]))
         batches, refused = [], []
         for match in markers:
@@ -70,7 +70,7 @@ class FinalizedBatches(NamedSource):
             except OSError as error:
                 why = f"its marker cannot be read ({error.strerror}). Restore it from a backup"
                 refused.append(Refusal(name=name, reason="unreadable", detail=why))
-        return PartListing(items=batches, refused=refused, complete=not refused)
+        return PartListing(items=batches, refusals=refused, complete=not refused)
 
     def _missing(self) -> Refusal:
         pipeline = self.context.declared.pipeline

@@ -63,7 +63,7 @@ class PipelineSourceSpec(SourceSpec):
         return self.model_copy(update={"path": sink.path, "archive": sink.archive})
 
     @property
-    def beside(self) -> dict[str, str]:
+    def unparsed_columns(self) -> dict[str, str]:
         """All columns, each with its origin."""
         return {name: f"column {name}" for name in self.columns}
 
@@ -76,11 +76,11 @@ class PipelineSourceSpec(SourceSpec):
         """Name the upstream pipeline."""
         return f"the finalized batches of `{self.pipeline}`"
 
-    def selected_by(self) -> str:
+    def selection_rule(self) -> str:
         """Batches have no time to select by."""
         return "its arrival"
 
-    def misplaced(self) -> str | None:
+    def folder_problem(self) -> str | None:
         """Why the archive cannot be read, or None."""
         try:
             self.markers()
@@ -88,7 +88,7 @@ class PipelineSourceSpec(SourceSpec):
             return str(error)
         return None
 
-    def reads(self, place: Location) -> bool:
+    def reads_from(self, place: Location) -> bool:
         """Whether a location is the folder of that output."""
         return place == self.place()
 

@@ -23,9 +23,9 @@ from semel.sources.reread import (
     ClaimedMessages,
     ClaimedRecords,
     RecordsLostError,
-    bad_csv,
-    columns_of,
-    in_order,
+    build_columns,
+    csv_faults,
+    text_columns,
 )
 from semel.sources.sealed.audit import FilesByContent
 
@@ -61,7 +61,7 @@ class _Spool(Auditor):
                     f"{claim.name!r}: collect removed this segment after source.keep_spool"
                 )
             raise SourceError("no segment in the spool has the claimed content")
-        return in_order(source), _read(path, claim, batch, source)
+        return text_columns(source), _read(path, claim, batch, source)
 
     def _candidates(self, claim: Claim) -> Iterator[Path]:
         yield from sorted(self._root.glob("*/sealed/*"), key=lambda path: path.name != claim.name)
@@ -107,16 +107,16 @@ def _lines(
     values = rows.column("value").to_pylist()
     beside, bad = _beside(rows, address, source)
     if source.value == "csv":
-        bad |= bad_csv(dict(enumerate(values)), source.csv.delimiter)
+        bad |= csv_faults(dict(enumerate(values)), source.csv.delimiter)
     return ClaimedMessages(
         batch=batch,
         claim=claim,
         data=b"".join(values),
         bounds=np.concatenate(([0], np.cumsum([len(value) for value in values]))),
         positions=np.arange(first, first + len(values)),
-        kept=np.ones(len(values), bool),
-        bad=bad,
-        beside=beside,
+        is_record=np.ones(len(values), bool),
+        faults=bad,
+        unparsed_columns=beside,
     )
 
 
@@ -144,5 +144,5 @@ def _beside(
     if source.published:
         published = rows.column("published").combine_chunks().cast(pa.int64())
         times[source.published] = published.to_pylist()
-    beside, unfit = columns_of(source.columns, raw, times, per_second=1_000_000)
+    beside, unfit = build_columns(source.columns, raw, times, per_second=1_000_000)
     return beside, bad | unfit

@@ -17,7 +17,7 @@ from semel.model.reasons import Reason
 from semel.sources.messages import ALL
 from semel.sources.queue.segment import read_groups, read_head
 from semel.sources.queue.spec import QueueSourceSpec
-from semel.sources.values import Values, lines_in
+from semel.sources.values import Values, record_lines_of_column
 
 
 _MALFORMED: Fault = (Reason.malformed, "expected attributes (headers), found other bytes")
@@ -40,7 +40,7 @@ def blocks(
                 batch = batch.filter(pa.array(chosen))
                 offsets, left_out = offsets[chosen], offsets[~chosen]
         block = values.block(
-            lines_in(batch.column("value"), offsets),
+            record_lines_of_column(batch.column("value"), offsets),
             _other_columns(context.declared, values, address, batch),
             bytes_read=size,
             left_out=left_out,

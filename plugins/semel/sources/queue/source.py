@@ -88,11 +88,11 @@ class Segments(SealedSource):
         try:
             names = sorted(os.listdir(self.sealed))
         except (FileNotFoundError, NotADirectoryError):
-            return PartListing(items=[], refused=[self._missing()], complete=False, notes=notes)
+            return PartListing(items=[], refusals=[self._missing()], complete=False, notes=notes)
         except OSError as error:
             why = f"{error.strerror}. Give this user access"
             refused.append(Refusal(name=str(self.sealed), reason="unreadable", detail=why))
-            return PartListing(items=[], refused=refused, complete=False, notes=notes)
+            return PartListing(items=[], refusals=refused, complete=False, notes=notes)
         for name in names:
             try:
                 name.encode()
@@ -106,7 +106,7 @@ class Segments(SealedSource):
                 part = SealedPart(name=name, identity="", fingerprint="", when=None)
                 refused.append(unreadable_refusal(part, error))
         complete = len(refused) == len(recovered.damaged)
-        return PartListing(items=parts, refused=refused, complete=complete, notes=notes)
+        return PartListing(items=parts, refusals=refused, complete=complete, notes=notes)
 
     def _missing(self) -> Refusal:
         name = self.context.name
@@ -123,34 +123,34 @@ class Segments(SealedSource):
         """As in `Source`. Refuses a spool that lacks all the segments that semel has read."""
         result = super().match(shown, known, window)
         offers, others = self._with_addresses(self._recognize_returned(result.offers, known), known)
-        result = replace(result, offers=offers, refused=[*result.refused, *others])
+        result = replace(result, offers=offers, refusals=[*result.refusals, *others])
         # A segment is the only copy: plan must miss it even if no range was taken from it.
-        begun = [offer for offer in result.offers if offer.known is None]
-        result = replace(result, begun=[*begun, *self._damaged(result, known)])
-        if not shown.complete or any(o.known and o.known.reached for o in result.offers):
+        begun = [offer for offer in result.offers if offer.partition is None]
+        result = replace(result, new_partition_offers=[*begun, *self._damaged(result, known)])
+        if not shown.complete or any(o.partition and o.partition.reached for o in result.offers):
             return result
         names, identities = ([getattr(p, k) for p in shown.items] for k in ("name", "identity"))
-        for newest in known.rows("sealed", "newest", names=names, identities=identities):
+        for newest in known.query("sealed", "newest", names=names, identities=identities):
             # Its name and age prove nothing: collect may have run on another machine.
             if not (newest["there"] or self.spool.was_removed(newest["content"] or "-")):
                 # A segment that is missing from the wrong spool is not lost.
-                listed = [lost for lost in result.lost if lost.partition.name in names]
-                refused = [*result.refused, self._wrong_spool(newest["name"])]
-                return replace(result, lost=listed, refused=refused)
+                listed = [lost for lost in result.lost_ranges if lost.partition.name in names]
+                refused = [*result.refusals, self._wrong_spool(newest["name"])]
+                return replace(result, lost_ranges=listed, refusals=refused)
         return result
 
     def _recognize_returned(self, offers: list[PartOffer], known: LedgerView) -> list[PartOffer]:
         """The offers, with the partitions of segments that had disappeared unread. Only their names
         identify such segments, because semel never recorded their content.
         """
-        lost = {refusal.name for refusal in known.refused if refusal.reason == "gone"}
-        names = [offer.name for offer in offers if offer.known is None and offer.name in lost]
+        lost = {refusal.name for refusal in known.refusals if refusal.reason == "gone"}
+        names = [offer.name for offer in offers if offer.partition is None and offer.name in lost]
         if not names:
             return offers
-        closed = [Partition(**row) for row in known.rows("sealed", "closed", names=names)]
+        closed = [Partition(**row) for row in known.query("sealed", "closed", names=names)]
         missed = {k.name: k for k in closed if not (k.reached or k.evidence.get("content"))}
         return [
-            replace(offer, known=offer.known or missed.get(offer.name)) for offer in offers
+            replace(offer, partition=offer.partition or missed.get(offer.name)) for offer in offers
         ]
 
     # Keeps Q4.
@@ -160,14 +160,14 @@ class Segments(SealedSource):
         """The offers, each with the address for its ids; and the refusals of segments without such
         an address. Offers of refused segments are empty.
         """
-        newest = known.rows("sealed", "address") if offers else []
+        newest = known.query("sealed", "address") if offers else []
         last = (newest[0]["address"] or UNKNOWN) if newest else None
         addressed, refused = [], []
         for offer in offers:
             evidence = dict(offer.evidence)
             address = segment = evidence.pop("address", None)
-            if offer.known and offer.known.reached:  # An earlier batch has used this address.
-                address = offer.known.evidence.get("address")
+            if offer.partition and offer.partition.reached:  # An earlier batch has used this address.
+                address = offer.partition.evidence.get("address")
             elif segment:
                 address = self.context.declared.id_address(segment, last)
                 if address is None:
@@ -182,7 +182,7 @@ class Segments(SealedSource):
         """Empty offers of segments that are newly refused as damaged. Each gets a source partition,
         so that plan misses it if it disappears.
         """
-        damaged = {refusal.name for refusal in result.refused if refusal.reason == "damaged"}
+        damaged = {refusal.name for refusal in result.refusals if refusal.reason == "damaged"}
         damaged -= {partition.name for partition in known.partitions}
         for part in known.unsettled:
             if part.name in damaged:
@@ -190,7 +190,7 @@ class Segments(SealedSource):
                     messages = count_whole_messages(path)
                     yield PartOffer(
                         name=part.name, identity=part.identity, fingerprint=part.fingerprint,
-                        known=None, seen=messages, ahead=messages, settled=False, part=part,
+                        partition=None, seen=messages, ahead=messages, settled=False, part=part,
                         length=part.length, content=None,
                     )  # fmt: skip
 
@@ -307,7 +307,7 @@ class Segments(SealedSource):
     def probe(self) -> tuple[str, ExecutorCheck]:
         return probe.probe_spool(self.context, self.sealed)
 
-    def service(self, horizon: timedelta) -> str:
+    def check_service(self, horizon: timedelta) -> str:
         return probe.check_service(self.context, horizon)
 
     # Keeps Q5.

@@ -65,8 +65,8 @@ class QueueSourceSpec(MessagesSpec):
     expires: ClassVar[str] = "source.keep_spool is over, and collect has removed what was read"
     own_folder: ClassVar[bool] = True
     receives: ClassVar[bool] = True
-    aside: ClassVar[tuple[str, ...]] = (
-        *MessagesSpec.aside, "spool", "keep_spool", "until", "receivers",
+    plan_keys: ClassVar[tuple[str, ...]] = (
+        *MessagesSpec.plan_keys, "spool", "keep_spool", "until", "receivers",
     )  # fmt: skip
 
     connection: str | None = Field(default=None, pattern=CONNECTION)
@@ -96,7 +96,7 @@ class QueueSourceSpec(MessagesSpec):
     """The column (string) for the message's ordering key or group."""
 
     @property
-    def drained(self) -> set[str]:
+    def exclusive_inputs(self) -> set[str]:
         """The queue or subscription that receive empties, regardless of the connection."""
         return {getattr(self, "queue", "") or getattr(self, "subscription", "")}
 
@@ -136,12 +136,12 @@ class QueueSourceSpec(MessagesSpec):
         """The spool of a pipeline. Raises TerminalError if it lies outside the data roots."""
         return self.folder() / pipeline
 
-    def reads(self, place: Location) -> bool:  # noqa: ARG002
+    def reads_from(self, place: Location) -> bool:  # noqa: ARG002
         """No sink writes to a queue."""
         return False
 
     @property
-    def kept(self) -> timedelta | None:
+    def retention(self) -> timedelta | None:
         """`source.keep_spool`."""
         return self.keep_spool
 
@@ -150,7 +150,7 @@ class QueueSourceSpec(MessagesSpec):
         """By default a run fails, because the queue no longer has a refused message."""
         return self.on_refused or OnRefused.FAIL
 
-    def selected_by(self) -> str:
+    def selection_rule(self) -> str:
         """A queue has no time of its messages to select by."""
         return "its arrival"
 
@@ -160,7 +160,7 @@ class QueueSourceSpec(MessagesSpec):
         return (self.connection,) if self.connection else ()
 
     @property
-    def beside(self) -> dict[str, str]:
+    def unparsed_columns(self) -> dict[str, str]:
         """The columns that the value does not fill, each with its origin."""
         filled = {
             self.message_id: "message_id",
@@ -210,17 +210,17 @@ class QueueSourceSpec(MessagesSpec):
             ("message_id",): (self.message_id, ("string",)),
             ("published",): (self.published, ("timestamp",)),
             ("ordering_key",): (self.ordering_key, ("string",)),
-            **self._typed("attributes", self.attributes),
+            **self._metadata_types("attributes", self.attributes),
         }
         named = "message_id, published, ordering_key and attributes"
-        yield from self._beside_problems(named, wanted)
+        yield from self._unparsed_problems(named, wanted)
         yield from self._value_problems()
 
 
 class NatsSourceSpec(QueueSourceSpec):
     """A stream of NATS JetStream, read by a durable pull consumer."""
 
-    aside: ClassVar[tuple[str, ...]] = (*QueueSourceSpec.aside, "connection", "servers", "address")
+    plan_keys: ClassVar[tuple[str, ...]] = (*QueueSourceSpec.plan_keys, "connection", "servers", "address")
 
     type: Literal["nats"]
     """The kind of source."""
@@ -250,7 +250,7 @@ class NatsSourceSpec(QueueSourceSpec):
         )  # fmt: skip
 
     @property
-    def drained(self) -> set[str]:
+    def exclusive_inputs(self) -> set[str]:
         """The consumer, once for each server or for the connection."""
         ways = self.servers.split(",") if self.servers else [f"connection {self.connection}"]
         return {f"the consumer {self.consumer} of {self.stream} on {way}" for way in ways}
@@ -291,7 +291,7 @@ class NatsSourceSpec(QueueSourceSpec):
 class SqsSourceSpec(QueueSourceSpec):
     """A queue of Amazon SQS."""
 
-    aside: ClassVar[tuple[str, ...]] = (*QueueSourceSpec.aside, "connection", "endpoint")
+    plan_keys: ClassVar[tuple[str, ...]] = (*QueueSourceSpec.plan_keys, "connection", "endpoint")
 
     type: Literal["sqs"]
     """The kind of source."""
@@ -329,7 +329,7 @@ class SqsSourceSpec(QueueSourceSpec):
 class PubsubSourceSpec(QueueSourceSpec):
     """A subscription of Google Pub/Sub."""
 
-    aside: ClassVar[tuple[str, ...]] = (*QueueSourceSpec.aside, "connection")
+    plan_keys: ClassVar[tuple[str, ...]] = (*QueueSourceSpec.plan_keys, "connection")
 
     type: Literal["pubsub"]
     """The kind of source."""

@@ -457,13 +457,13 @@ class _ClaimReader:
             cast_rows = self._parts.cast(text, pa.table(values))
             beside = cast_rows.column("beside").combine_chunks().cast(self._beside)
         return self._claimed_rows(
-            at, count, bad=bad, beside=beside, rows=pa.table(columns), far_times=far_times
+            at, count, faults=bad, unparsed_columns=beside, rows=pa.table(columns), far_times=far_times
         )
 
     def _undecodable_rows(self, low: int, count: int) -> ClaimedRecords:
         bad = dict.fromkeys(range(count), "its row group cannot be read")
         beside = pa.nulls(count, self._beside)
-        return self._claimed_rows(low, count, bad=bad, beside=beside, rows=None)
+        return self._claimed_rows(low, count, faults=bad, unparsed_columns=beside, rows=None)
 
     def _claimed_rows(self, at: int, count: int, **more: Any) -> ClaimedRows:
         share = [self._size * row // self._total for row in (at, at + count)]
@@ -474,7 +474,7 @@ class _ClaimReader:
             data=b"",
             bounds=np.zeros(count + 1, np.int64),
             positions=np.arange(start, start + count),
-            kept=np.ones(count, bool),
+            is_record=np.ones(count, bool),
             size=share[1] - share[0],
             **more,
         )

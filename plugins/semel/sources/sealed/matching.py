@@ -154,7 +154,7 @@ class PartMatcher:
         self._open = {k.source_partition_id: k for k in self.ledger.partitions}
         self._by_name = {k.name: k for k in self.ledger.partitions}
         self._names = {part.name for part in self.listing.items}
-        self._hidden = {refusal.name for refusal in self.listing.refused}
+        self._hidden = {refusal.name for refusal in self.listing.refusals}
         self._match_names()
         self._match_contents()
         for judged in self.judged_parts:
@@ -298,7 +298,7 @@ class PartMatcher:
         unreadable = set()
         counts = Counter(j.inspection.key for j in candidates)
         unread = [k for k in self.ledger.partitions if not k.reached]
-        rows = self.ledger.rows("sealed", "keys", keys=sorted(counts)) if counts else []
+        rows = self.ledger.query("sealed", "keys", keys=sorted(counts)) if counts else []
         keys = {r["key"] for r in rows}
         repeated = {key for key, count in counts.items() if count > 1}
         hashed_keys = keys | {k.evidence.get("head_hash") for k in unread}
@@ -318,7 +318,7 @@ class PartMatcher:
         alike = defaultdict(list)
         contents = sorted({j.content for j in candidates if j.content is not None})
         if keys and contents:
-            for r in self.ledger.rows("sealed", "like", keys=[*keys], contents=contents):
+            for r in self.ledger.query("sealed", "like", keys=[*keys], contents=contents):
                 values = {k: v for k, v in r.items() if k not in ("retired", "lost")}
                 partition = Partition(**values)
                 if r["retired"]:
@@ -368,7 +368,7 @@ class PartMatcher:
         """The last plan's refusals of parts outside this window, which this plan did not inspect.
         """
         decided = {j.part.name for j in self.judged_parts} | {r.name for r in self.refusals}
-        stored = {r.name: r for r in self.ledger.refused}
+        stored = {r.name: r for r in self.ledger.refusals}
         return [
             replace(stored[part.name], when=part.when)
             for part in self.ledger.unsettled
@@ -385,7 +385,7 @@ def match(
     matcher = PartMatcher(source=source, listing=listing, ledger=ledger, window=window).run()
     offers, renamed, begun = [], [], []
     refused = [*matcher.refusals, *matcher.earlier_refusals()]
-    doubtful = {refusal.name for refusal in ledger.refused}
+    doubtful = {refusal.name for refusal in ledger.refusals}
     for judged in matcher.judged_parts:
         part, wanted = judged.part, in_window(judged.part.when, window)
         inspection, partition = judged.inspection, judged.partition
@@ -393,7 +393,7 @@ def match(
         if judged.decision in REFUSED:
             refused.append(_decision_refusal(source, judged))
         elif inspection.unfinished:
-            offers.append(replace(offer, known=None, ahead=1))
+            offers.append(replace(offer, partition=None, ahead=1))
         elif (wanted or part.name in doubtful) and inspection.refusal and _has_unread_rows(judged):
             refused.append(inspection.refusal)
             if partition and (partition.name, partition.identity) != (part.name, part.identity):
@@ -404,11 +404,11 @@ def match(
                 begun.append(offer)
     return MatchResult(
         offers=offers,
-        refused=refused,
-        lost=matcher.lost_ranges(),
-        renamed=renamed,
-        begun=begun,
-        resumed=tuple(
+        refusals=refused,
+        lost_ranges=matcher.lost_ranges(),
+        renamed_partitions=renamed,
+        new_partition_offers=begun,
+        resumed_names=tuple(
             (j.part.name, j.twin.name)
             for j in matcher.judged_parts
             if j.decision is PartDecision.RESUME and j.twin.reached
@@ -432,7 +432,7 @@ def make_offer(
         name=part.name,
         identity=part.identity,
         fingerprint=part.fingerprint,
-        known=partition,
+        partition=partition,
         end=end,
         seen=inspection.rows,
         ahead=inspection.rows,
@@ -448,7 +448,7 @@ def partitions_by_name(ledger: LedgerView, parts: Iterable[SealedPart]) -> dict[
     """By name, the open partition, else the one that was closed last."""
     open_partitions = {k.name: k for k in ledger.partitions}
     names = [part.name for part in parts if part.name not in open_partitions]
-    closed = ledger.rows("sealed", "closed", names=names) if names else []
+    closed = ledger.query("sealed", "closed", names=names) if names else []
     return open_partitions | {r["name"]: Partition(**r) for r in closed}
 
 
@@ -508,7 +508,7 @@ def accept_part(
     offer = make_offer(judged.inspection, None, content)
     return Acceptance(
         offer=replace(offer, start=start, reason="repeated"),
-        ended=[namesake] if namesake else [],
+        replaced_partitions=[namesake] if namesake else [],
     )
 
 
@@ -534,7 +534,7 @@ def accept_new_content(
             "it without them",
             next=bare_accept_command(pipeline, name),
         )
-    return Acceptance(offer=offer(), ended=[] if old.closed else [old])
+    return Acceptance(offer=offer(), replaced_partitions=[] if old.closed else [old])
 
 
 def refusal(part: SealedPart, reason: str, detail: str) -> Refusal:

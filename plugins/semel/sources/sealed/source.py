@@ -74,7 +74,7 @@ class SealedSource(PartAccess, Source):
         limits = self.context.limits
         bytes_left, rows = limits.bytes_per_batch_max, 0
         for offer in offers:
-            ahead = offer.end - (offer.known.reached if offer.known else 0)
+            ahead = offer.end - (offer.partition.reached if offer.partition else 0)
             if ahead <= 0:
                 continue
             size = offer.length * ahead // offer.seen

@@ -23,9 +23,9 @@ from semel.sources.reread import (
     ClaimedMessages,
     ClaimedRecords,
     RecordsLostError,
-    bad_csv,
-    columns_of,
-    in_order,
+    build_columns,
+    csv_faults,
+    text_columns,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class TopicAuditor(Auditor):
         chunks, schemas = self._messages(claim, self.place_of(claim)), None
         if source.value == "avro":  # The registry that is declared now.
             schemas = self._schemas(self._source.registry or source.registry)
-        return in_order(source), (_lines(batch, claim, source, chunk, schemas) for chunk in chunks)
+        return text_columns(source), (_lines(batch, claim, source, chunk, schemas) for chunk in chunks)
 
     def place_of(self, claim: Claim) -> tuple[str, int]:
         """The topic and partition of a claim whose offsets exist. Raises the errors of `read`."""
@@ -113,7 +113,7 @@ class TopicAuditor(Auditor):
             raise SourceError(why)
         return topic, int(number)
 
-    def compacted(self, claim: Claim) -> bool:
+    def is_compacted(self, claim: Claim) -> bool:
         """Whether its topic is compacted. Also False if the connection's user may not read the
         topic's configuration.
         """
@@ -229,16 +229,16 @@ def _lines(
         data=b"".join(texts.texts),
         bounds=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
         positions=np.array(offsets, np.int64),
-        kept=np.ones(len(messages), bool) if source.tombstones == "keep" else ~is_null,
-        bad=texts.bad | bad,
+        is_record=np.ones(len(messages), bool) if source.tombstones == "keep" else ~is_null,
+        faults=texts.bad | bad,
         doubts=texts.doubts,
-        unknown={
+        unreadable={
             at: f"the Schema Registry no longer has schema {number}, with which offset "
             f"{offsets[at]} was read. Register it again under this id (mode IMPORT)"
             for at, number in texts.unknown.items()
         },
-        nothing=is_null,
-        beside=beside,
+        is_null=is_null,
+        unparsed_columns=beside,
         values=values if schemas else None,
     )
 
@@ -248,7 +248,7 @@ def _plain(source: KafkaSourceSpec, values: Sequence[bytes | None]) -> ValueText
     texts = ValueTexts(texts=[value or b"" for value in values])
     if source.value == "csv":
         present = {at: value for at, value in enumerate(values) if value is not None}
-        texts.bad.update(bad_csv(present, source.csv.delimiter))
+        texts.bad.update(csv_faults(present, source.csv.delimiter))
     return texts
 
 
@@ -266,7 +266,7 @@ def _beside(
     if source.timestamp:
         stamps = (message.timestamp() for message in messages)
         times[source.timestamp] = [stamp if kind else None for kind, stamp in stamps]
-    return columns_of(source.columns, raw, times, per_second=1_000)
+    return build_columns(source.columns, raw, times, per_second=1_000)
 
 
 def _last(headers: list[tuple[str, bytes | None]] | None, name: str) -> bytes | None:
