@@ -29,7 +29,7 @@ def test_the_log_of_a_task_whose_spark_is_killed(stack: Stack) -> None:
     stack.airflow.succeeded("cut", run)
     said = stack.airflow.log("cut", run, "stage", 1)
     first = next(n for n, line in enumerate(said) if line.startswith("the Spark job failed: "))
-    assert "Spark was started again while it ran the job" in said[first], said
+    assert "Spark was restarted while it ran the job" in said[first], said
     assert "next: nothing, Airflow tries this task again by itself (try 2 of 4)" in said[first:]
     again = [line for line in said if line.startswith("Airflow tries this task again at ")]
     assert len(again) == 1 and again[0].endswith(" UTC (try 2 of 4, retry_delay)"), said

@@ -314,7 +314,7 @@ class History:
         if self.told:
             assert self.now is not None and self.now >= self.told
         self.told = self.now
-        known = completeness.of(self.ledger, self.spec)
+        known = completeness.read_completeness(self.ledger, self.spec)
         assert known.event_time == self.now
 
     told: datetime | None = None

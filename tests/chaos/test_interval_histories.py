@@ -180,7 +180,7 @@ class IntervalHistory:
     # What must hold.
 
     def complete(self) -> set[int]:
-        known = completeness.of(self.ledger, self.spec)
+        known = completeness.read_completeness(self.ledger, self.spec)
         hours = range(-1, int(self.now) + 3)
         return {n for n in hours if known.complete(DAY + n * HOUR, DAY + (n + 1) * HOUR)}
 

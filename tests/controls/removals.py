@@ -406,7 +406,7 @@ OF_SECONDS: dict[str, Removal] = {
     "abandon takes the mark from later batches":
         sql("abandon.abandon_batch", "AND b.is_full", "AND false"),
     "windows that changed are named":
-        code("reports.completeness:of_batch", 'found["times"] or ()', new="()"),
+        code("reports.completeness:windows_of_batch", 'batch["times"] or ()', new="()"),
     "a person ends a hold only where one is":
         sql("accept.late", "AND arrived_to > COALESCE(event_time, '-infinity')"),
     "a chain is held by its upstream":
@@ -503,7 +503,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a record of no window is set aside": all_of(
         gives("stage.read:timeless", ((), [])), gives("stage.together:timeless", ((), []))
     ),
-    "what transforms gave can be counted": gives("spark.engine:_check_counted"),
+    "what transforms gave can be counted": gives("spark.engine:_check_aggregate"),
     "partial rows stand for all survivors": code(
         "stage.account:sum_up", "not job.spec.transforms and stand_for != counts.survivors"
     ),

@@ -339,7 +339,7 @@ def test_a_manual_run_in_the_place_of_a_scheduled_one(
     if interval:
         day = logical.astimezone(UTC)
         assert interval == (day, day + DAY)
-        told, command = summary.left_out("clicks", *interval)
+        told, command = summary.unscheduled_interval("clicks", *interval)
         assert "Airflow will not create the scheduled run" in told
         assert command == f"next: semel run clicks --interval {day:%F} {day + DAY:%F}"
 

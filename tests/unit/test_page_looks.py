@@ -9,7 +9,7 @@ from semel.errors import SourceError
 from semel.reports.gaps import Gaps
 from semel.reports.progress import Sight
 
-SIGHT = Sight(gaps=Gaps(pipeline="p", gaps=(), refusals=()), found=())
+SIGHT = Sight(gaps=Gaps(pipeline="p", gaps=(), refusals=()), items=())
 
 
 def test_a_slow_look_is_not_waited_for_and_not_begun_twice() -> None:

@@ -268,8 +268,8 @@ class PlanOperator(WaitingOperator, SkipMixin):
         late = self._late_warning(spec, answer, context)
         completed = ()
         if spec.window is not None and not answer.is_done:
-            completed = completeness.touched(
-                completeness.of(ledger, spec), spec.window.windows, answer.covers
+            completed = completeness.affected_windows(
+                completeness.read_completeness(ledger, spec), spec.window.windows, answer.covers
             )
         self.set_windows_event(spec, completed, context)
         if answer.batch is not None:
@@ -306,7 +306,7 @@ class PlanOperator(WaitingOperator, SkipMixin):
                 self.outlets = [outlet for outlet in self.outlets if outlet != asset]
             else:
                 context["outlet_events"][asset].extra = extra
-        return [summary.late(spec.name, days)] if days else []
+        return [summary.late_files(spec.name, days)] if days else []
 
 
 class _StagingOperator(VerbOperator):

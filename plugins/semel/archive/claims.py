@@ -43,7 +43,7 @@ def to_claim(plain: Mapping[str, Any]) -> Claim:
     """Make a claim from plain values. Raises KeyError, TypeError or ValueError if they misfit."""
     plain = dict(plain)
     if isinstance(plain["evidence"], str):  # Read from a Parquet file.
-        plain["evidence"] = parsed(plain["evidence"])
+        plain["evidence"] = parse_json(plain["evidence"])
     return typed(Claim, plain)
 
 

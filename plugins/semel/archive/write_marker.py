@@ -217,7 +217,7 @@ def write_first_marker(
     try:
         write_new(marker, _text(content))
     except FileExistsError:
-        existing = parsed(marker.read_bytes())
+        existing = parse_json(marker.read_bytes())
         if existing.get("generation", 1) > 1:
             return
         _check_same(marker, existing, content)
@@ -264,7 +264,7 @@ def replace_marker(
         return  # A later replay replaced this one, so this one is finalized.
     new = _successor(text, batch, winner, output)
     if current.generation == batch.generation:
-        _check_same(path, parsed(text), new)
+        _check_same(path, parse_json(text), new)
     else:
         _keep_aside(layout.replaced_marker(archive, batch.root, current.generation), text, current)
         _rename(layout.attempt(archive, batch.batch_id, winner["fence"]), path, new)
@@ -298,7 +298,7 @@ def _current_marker(path: Path, batch: Batch) -> tuple[bytes, Marker]:
 
 def _successor(text: bytes, batch: Batch, winner: Row, output: dict[str, Any]) -> dict[str, Any]:
     """The marker of a replay: the previous marker with the new output instead of the old."""
-    old, replaced, keys = parsed(text), (Kind.DATA, Kind.REFUSED), _OF_OUTPUT
+    old, replaced, keys = parse_json(text), (Kind.DATA, Kind.REFUSED), _OF_OUTPUT
     if batch.judges:
         replaced, keys = tuple(Kind), (*_OF_OUTPUT, *_OF_INPUT)
     new = [file for file in output["files"] if file["kind"] in replaced]

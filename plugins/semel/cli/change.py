@@ -113,12 +113,12 @@ def _next(ledger: "Ledger", spec: "Spec", verb: str, *, resume: bool) -> str:
 
     A run by intervals needs its interval, which gaps prints.
     """
-    from semel.reports.gaps import GapReason, opened
-    from semel.reports.summary import resumes
+    from semel.reports.gaps import GapReason, open_gaps
+    from semel.reports.summary import resume_command
 
-    waiting = [gap for gap in opened(ledger, spec) if gap.state is GapReason.PLANNED and resume]
+    waiting = [gap for gap in open_gaps(ledger, spec) if gap.state is GapReason.PLANNED and resume]
     if waiting:
-        return f"next: {resumes(spec.name, waiting[0])}"
+        return f"next: {resume_command(spec.name, waiting[0])}"
     goes_on = "run" if spec.source.select == "arrival" else "gaps"
     return f"next: semel {verb or goes_on} {spec.name}"
 

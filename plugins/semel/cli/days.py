@@ -42,7 +42,7 @@ def days(
             ledger, spec, sight, now=datetime.now(UTC), **options.days(since, until)
         )
     items, unit = f"{spec.source.part}s", spec.source.unit
-    refused = summary.refused(pipeline, sight.gaps.refusals, spec.source.part)
+    refused = summary.refusal_lines(pipeline, sight.gaps.refusals, spec.source.part)
     console.emit(answer, as_json=as_json, render=lambda: _render(answer, items, unit, refused))
 
 

@@ -13,7 +13,7 @@ import typer
 from semel import console
 
 if TYPE_CHECKING:
-    from semel.spark.explain import Explained, Stage, Step
+    from semel.spark.explain import BatchPlan, Stage, Step
 
 _PLANNER = "local[1]"
 
@@ -62,7 +62,7 @@ def _quiet_jvm() -> Iterator[None]:
             os.close(screen)
 
 
-def _render(answer: "Explained", *, plans: bool) -> None:
+def _render(answer: "BatchPlan", *, plans: bool) -> None:
     from rich.text import Text
 
     print(f"{answer.pipeline}, as Spark {answer.spark} plans a batch of several tasks")
@@ -114,7 +114,7 @@ def _tasks(number: int | None) -> str:
     return "of the batch" if number is None else f"{number:,}"
 
 
-def _shuffles(answer: "Explained") -> str:
+def _shuffles(answer: "BatchPlan") -> str:
     from semel.declare.wording import count
 
     text = f"a batch has {count(answer.shuffles, 'shuffle')}"

@@ -37,7 +37,7 @@ def letters(
     Example: semel letters flights --reason type_mismatch
     """
     from semel import pipeline as pipelines
-    from semel.reports.dead_letters import KNOWN
+    from semel.reports.dead_letters import LETTER_REASONS
     from semel.reports.dead_letters import letters as look_for
 
     spec = pipelines.find(pipeline)

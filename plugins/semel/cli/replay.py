@@ -154,7 +154,7 @@ def _compute_again(
     def render() -> None:
         print(summary.replay(batches, replayed))
         if links is not None:
-            print(summary.followed(links, below))
+            print(summary.chain_replay(links, below))
 
     console.emit(plain, as_json=as_json, render=render)
 
@@ -183,7 +183,7 @@ def _emit_plan(
     def render() -> None:
         print(summary.replay_plan(roots))
         if links is not None:
-            print(summary.would_follow(links))
+            print(summary.chain_plan(links))
 
     console.emit(payload, as_json=as_json, render=render)
     whys = [root.why for root in roots]

@@ -114,15 +114,15 @@ def _finalizing(spec: "Spec") -> str | None:
     """
     from semel.errors import UnavailableError
     from semel.ledger import Ledger
-    from semel.reports.gaps import GapReason, opened
-    from semel.reports.summary import resumes
+    from semel.reports.gaps import GapReason, open_gaps
+    from semel.reports.summary import resume_command
 
     with suppress(UnavailableError), Ledger() as ledger:
         waiting = [
-            g for g in opened(ledger, spec) if g.state is GapReason.COMMITTED and not g.replays
+            g for g in open_gaps(ledger, spec) if g.state is GapReason.COMMITTED and not g.replays
         ]
         if waiting:
-            return resumes(spec.name, min(waiting, key=lambda gap: gap.batch_id))
+            return resume_command(spec.name, min(waiting, key=lambda gap: gap.batch_id))
     return None
 
 
@@ -239,13 +239,13 @@ def gaps(pipeline: Pipeline, as_json: console.AsJson = False) -> None:
 def _gap_commands(spec: "Spec", answer: "Gaps") -> list[str]:
     """The `next:` lines: a command for each gap that is not in a living batch."""
     from semel.reports.gaps import GapReason
-    from semel.reports.summary import resumes, takes
+    from semel.reports.summary import catch_up_lines, resume_command
 
     silent = {gap.batch_id: gap for gap in answer.gaps if gap.silent}
     lines = [
         f"next: semel collect {spec.name}"
         if gap.state is GapReason.COMMITTED
-        else f"next: {resumes(spec.name, gap)}"
+        else f"next: {resume_command(spec.name, gap)}"
         for gap in silent.values()
     ]
     late = takes(spec.name, spec.schedule, {gap.day for gap in answer.gaps if gap.day})
@@ -357,7 +357,7 @@ def _show_made_by(pipeline: str, *, as_json: bool) -> None:
     """Print the finalized batches of a pipeline by the code that made them, the newest first."""
     from semel import pipeline as pipelines
     from semel.ledger import Ledger
-    from semel.reports.code_versions import made_by
+    from semel.reports.code_versions import outputs_by_code
 
     spec = pipelines.find(pipeline)
     with Ledger() as ledger:

@@ -38,7 +38,7 @@ def windows(
 
     spec = pipelines.find(pipeline)
     if query:
-        from semel.reports.counted import query as statement_of
+        from semel.reports.window_rows import query as statement_of
 
         text = statement_of(spec)
         console.emit({"query": text}, as_json=as_json, render=lambda: print(f"{text};"))

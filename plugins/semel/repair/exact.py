@@ -169,7 +169,7 @@ def _lost_ids_error(spec: Spec, catalog: RecoveredIds) -> TerminalError:
     numbers = [marker.batch_id for marker in catalog.lost_batches]
     until = max(expires_at(marker) for marker in catalog.lost_batches)
     return TerminalError(
-        f"{spec.name}: semel cannot recover the ids of {those(numbers)} ({catalog.why}). The "
+        f"{spec.name}: semel cannot recover the ids of {batch_list(numbers)} ({catalog.why}). The "
         "pipeline stays at_least_once. Restore output or source. Or run it at_least_once until "
         f"{until:%Y-%m-%d %H:%M:%S} UTC, when their horizon ends. Then exact still needs the "
         "output or source of later batches for dedup.horizon, "

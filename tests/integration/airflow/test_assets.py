@@ -233,7 +233,7 @@ def test_what_comes_late_is_told_once(bench: Workbench, ledger: Ledger, told: To
     [extra], line = planned(2)
     assert line == (
         "late: 1 file of earlier days, 2025-12-30, is new or changed; `semel gaps events` prints "
-        "what takes them"
+        "the command to read them"
     )
     assert extra["days"] == {"2025-12-30": 1} and extra["pipeline"] == "events"
     assert planned(3) == ([], line)

@@ -18,8 +18,8 @@ from semel.ledger import Ledger
 from semel.model.batch import Counts
 from semel.model.complete import WindowState
 from semel.pipeline.spec import Spec
-from semel.reports import completeness, counted
-from semel.reports.counted import Counted
+from semel.reports import completeness, window_rows
+from semel.reports.window_rows import CountedWindow
 
 PATH = "/semel/dags/events/windows"
 BEGIN = datetime(2026, 11, 1, 22, tzinfo=UTC)
@@ -128,7 +128,7 @@ def test_windows_without_counts(pages: Pages, bench: Workbench, ledger: Ledger) 
     assert command in page
     run(ledger, bench.spec("hidden"), "r1")
     answer = pages.get("/semel/dags/hidden/windows")
-    assert answer.status == 400 and "declares no window" in answer.text
+    assert answer.status == 400 and "by arrival and has no window" in answer.text
 
 
 def test_too_many_rows_are_told(
@@ -141,16 +141,16 @@ def test_too_many_rows_are_told(
     run(ledger, spec, "r1")
     now = BEGIN + timedelta(days=9)
     asked = completeness.windows(ledger, spec, now=now)
-    whole = counted.counted(ledger, spec, asked, level=0, now=now)
+    whole = window_rows.read_windows(ledger, spec, asked, level=0, now=now)
     assert not whole.cut and [len(w.rows) for w in whole.windows[:4]] == [2] * 4
-    monkeypatch.setattr(counted, "COUNTED_MAX", 5)
-    found = counted.counted(ledger, spec, asked, level=0, now=now)
+    monkeypatch.setattr(window_rows, "COUNTED_MAX", 5)
+    found = window_rows.read_windows(ledger, spec, asked, level=0, now=now)
     assert found.cut and found.windows == whole.windows[:2]
 
 
-def window(day: int, *rows: tuple, state: WindowState = WindowState.COMPLETE) -> Counted:
+def window(day: int, *rows: tuple, state: WindowState = WindowState.COMPLETE) -> CountedWindow:
     start = BEGIN + timedelta(days=day)
-    return Counted(start=start, end=start + timedelta(days=1), state=state, rows=rows)
+    return CountedWindow(start=start, end=start + timedelta(days=1), state=state, rows=rows)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_labels_of_hours_do_not_overlap(count: int, pixels: int) -> None:
     hours = [BEGIN + timedelta(hours=n) for n in range(count)]
     rows = ((("ann",), (1,)),)
     windows = [
-        Counted(start=at, end=at + timedelta(hours=1), state=WindowState.COMPLETE, rows=rows)
+        CountedWindow(start=at, end=at + timedelta(hours=1), state=WindowState.COMPLETE, rows=rows)
         for at in hours
     ]
     drawn = plot(windows, 0, keyed=True, show=lambda at: f"{at:%Y-%m-%d %H:%M}")

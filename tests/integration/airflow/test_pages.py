@@ -318,7 +318,7 @@ def test_a_batch_shows_what_it_set_aside_and_added(
     assert "10 in 4 id runs" in text and "waiting" in text and "finalize" in text
     assert all("title=" in cell for cell in re.findall(r'<td class="n[" ][^>]*>', page))
     (bench.data / "out/_semel/events/markers/b00000001.json").rename(bench.data / "away")
-    assert "is no finalized batch of events" in pages.get("/semel/dags/events/batches/1").text
+    assert "is not a finalized batch of events" in pages.get("/semel/dags/events/batches/1").text
 
 
 def test_a_record_of_a_queue_is_at_a_message(

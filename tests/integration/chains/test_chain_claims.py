@@ -24,7 +24,7 @@ from semel.runs import replay
 from semel.sources import Partition
 from semel.sources.pipeline.source import FinalizedBatches
 from semel.sources.sealed.source import SealedSource
-from semel.spark.check import Checked
+from semel.spark.check import CheckReport
 from semel.stage import stage
 
 
@@ -309,7 +309,7 @@ def test_adopts_advice_doubles_no_pipeline_below(
     assert (refused.name, refused.reason) == ("up/b00000001", "missing")
     assert (done.batch is not None) == by_id and settled(spec, audited=False).ids == ids(0, 20)
     assert [r.name for r in gaps(ledger, spec).refusals] == ["up/b00000001"]
-    monkeypatch.setattr("semel.spark.check.check", lambda *_: Checked())
+    monkeypatch.setattr("semel.spark.check.check", lambda *_: CheckReport())
     assert main(["check", "events", "--json"]) == 1
     found = answer_in(capsys.readouterr().out)["checks"]
     assert [c["remedy"] for c in found if "up/b00000001" in c["detail"]] == ["semel gaps events"]

@@ -33,10 +33,10 @@ def test_a_run_names_no_task(bench: Workbench, shell: Shell) -> None:
     bench.spec()
     bench.write("in/a.jsonl", events(0, 10))
     said = shell.runs("semel run events")
-    assert steps(said) == [] and "readers see this batch, whole" in said
+    assert steps(said) == [] and "readers now see the whole batch" in said
     assert steps(shell.runs("semel run events")) == []
     said = shell.runs("semel replay events --batches 1 --request again")
-    assert steps(said) == [] and "readers see these outputs, whole" in said
+    assert steps(said) == [] and "readers now see these outputs" in said
 
 
 def test_a_run_names_the_step_of_what_it_refused(bench: Workbench, shell: Shell) -> None:

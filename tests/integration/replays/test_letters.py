@@ -80,7 +80,7 @@ def test_letters_are_the_newest_of_what_is_asked_for(bench: Workbench, ledger: L
     some = letters(spec, batch_id=2, reason="type_mismatch", count=1)
     assert [(one.batch_id, one.line) for one in some.letters] == [(2, 1)]
     assert (some.total, some.batches) == (2, 1)
-    with pytest.raises(TerminalError, match="batch 9 is no finalized batch of events"):
+    with pytest.raises(TerminalError, match="batch 9 is not a finalized batch of events"):
         letters(spec, batch_id=9, count=1)
 
 
@@ -156,7 +156,7 @@ def test_summaries_name_what_is_kept(bench: Workbench, ledger: Ledger, shell: Sh
     assert finalized.startswith("finalized: batch 1 of events, 3 rows\n")
     again = summary.finalize(finalize(ledger, spec, 1))
     assert again.splitlines()[1:] == finalized.splitlines()[1:]
-    line = re.search(r"^what was set aside, and why: (.*)$", finalized, re.MULTILINE)[1]
+    line = re.search(r"^records that were set aside, and why: (.*)$", finalized, re.MULTILINE)[1]
     assert "line 5" in shell.runs(line)
     bench.write("in/b.jsonl", events(3, 5))
     clean = run(ledger, spec, "r2")

@@ -175,9 +175,9 @@ def test_the_command(bench: Workbench, ledger: Ledger, monkeypatch: Any, capsys:
     found = [(r["batch_id"], r["generation"], r["by"]) for r in told]
     assert found == [(1, 2, 3), (2, 2, 4)]
     assert main(["replay", spec.name, "--batches", "1..2"]) == 0
-    assert "left alone: 2 batches (1, 2)" in capsys.readouterr().out
+    assert "unchanged: 2 batches (1, 2)" in capsys.readouterr().out
     assert main(["replay", spec.name, "--batches", "2", "--dry-run"]) == 0
-    assert "left alone: this request made generation 2" in capsys.readouterr().out
+    assert "unchanged: this request wrote generation 2" in capsys.readouterr().out
     today = datetime.now(UTC)
     days = [f"{today.year}-01-01", f"{today.year + 1}-01-01"]
     assert main(["replay", spec.name, "--interval", *days, "--request", "x", "--json"]) == 0

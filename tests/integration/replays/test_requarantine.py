@@ -72,7 +72,8 @@ def test_the_command(bench: Workbench, ledger: Ledger, monkeypatch: Any, capsys:
     assert answer_in(capsys.readouterr().out)["letters"] == {"1": 2}
     sql(ledger, "UPDATE semel.attempt SET late = 0, duplicates_batch = 3 WHERE batch_id = 2")
     assert main(asked) == 0
-    assert capsys.readouterr().out.startswith("nothing to do: these batches have no dead letter")
+    none_left = "nothing to do: no dead letters are left in these batches"
+    assert capsys.readouterr().out.startswith(none_left)
 
 
 def test_by_position(bench: Workbench, ledger: Ledger) -> None:

@@ -56,8 +56,8 @@ def test_sql_and_python_in_a_row(
     [
         ("SELECT id,\n  nope\nFROM records", "bad.sql, line 2, raised AnalysisException.*`nope`"),
         ("SELECT id,\n\n  nofun(n) FROM records", "bad.sql, line 3, raised.*`nofun`"),
-        ("SELECT id,\n  n AS x, n AS X FROM records", "bad.sql gave a column 'x' twice"),
-        ("SELECT id, INTERVAL '1' YEAR AS span FROM records", "bad.sql gave .*span"),
+        ("SELECT id,\n  n AS x, n AS X FROM records", "bad.sql returned a column 'x' twice"),
+        ("SELECT id, INTERVAL '1' YEAR AS span FROM records", "bad.sql returned .*span"),
         ("SELECT id,\n n,\n 1 / (n - 3) AS x FROM records", "bad.sql, line 3, raised.*DIVIDE_BY"),
         ("SELECT CAST(id AS int) AS n FROM records", "bad.sql, line 1, raised .*CAST_INVALID"),
         ("SELECT id FROM records WHERE n = :p", "bad.sql.* raised .*UNBOUND_SQL_PARAMETER"),

@@ -47,7 +47,7 @@ from semel.sinks.bigquery import landing, target
 from semel.sinks.bigquery.landing import job_id
 from semel.sinks.staged import staged
 from semel.spark import check
-from semel.spark.check import Checked
+from semel.spark.check import CheckReport
 
 WAIT_SECONDS = 30
 
@@ -567,7 +567,7 @@ def test_check_says_what_it_is_like(
     outlet.fake.tables[NAME].about = about or {}
     if about is None:
         outlet.fake.tables.clear()
-    checked = Checked()
+    checked = CheckReport()
     check._sinks(checked, [bench.spec(sink=DECLARED)], quiet)
     [one] = checked.checks
     assert re.search(said, one.detail) and one.ok is ok

@@ -45,7 +45,7 @@ from semel.reader import dataset
 from semel.reports.dead_letters import letters
 from semel.sinks import Presence
 from semel.spark import check
-from semel.spark.check import Checked
+from semel.spark.check import CheckReport
 from semel.stage import stage
 
 TOLD_SECONDS = 10
@@ -389,8 +389,8 @@ def test_the_newest_notes_are_found_in_a_long_list(prefix: Prefix) -> None:
         assert [n.batch_id for n in newest.batch_notes] == numbers[-count:]
 
 
-def looked(spec: Spec) -> Checked:
-    found = Checked()
+def looked(spec: Spec) -> CheckReport:
+    found = CheckReport()
     check._sinks(found, [spec], quiet)
     return found
 

@@ -42,7 +42,7 @@ def hour(number: float, *, hours: float = 1) -> tuple[datetime, datetime]:
 
 
 def complete(ledger: Ledger, spec: Spec, *numbers: int) -> list[int]:
-    found = completeness.of(ledger, spec)
+    found = completeness.read_completeness(ledger, spec)
     return [number for number in numbers if found.complete(*hour(number))]
 
 
@@ -287,7 +287,7 @@ def test_an_upload_beyond_the_delay(uploads: Uploads, ledger: Ledger, shell: She
     shell.runs(command.removeprefix("next: "))
     assert len(settled(spec).ids) == 3
     [batch] = sql(ledger, "SELECT batch_id FROM semel.batch")
-    assert hour(0) in completeness.of_batch(ledger, spec, batch["batch_id"])
+    assert hour(0) in completeness.windows_of_batch(ledger, spec, batch["batch_id"])
 
 
 @pytest.mark.parametrize(("rule", "delay", "noted"), [

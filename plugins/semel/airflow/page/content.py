@@ -147,7 +147,7 @@ class Overview:
             return CellState.REFUSED
         if self.open:
             return CellState.IN_WORK
-        return CellState.DONE if self.newest else CellState.NO_BATCH
+        return CellState.BATCHES_FINALIZED if self.newest else CellState.NO_BATCH
 
     @property
     def order(self) -> tuple[int, bool, str]:

@@ -196,7 +196,7 @@ def _abandon_candidate(dag_id: str, batch_id: int) -> content.AbandonCandidate:
     return candidate
 
 
-def _foresee(spec: Spec, file: str, how: How, start: int) -> Any:
+def _foresee(spec: Spec, file: str, how: AcceptMode, start: int) -> Any:
     if how == "lost":
         return lost.preview_loss(ledger(), spec, file)
     return accept.preview_accept(ledger(), spec, file, same=how == "same", start=start)

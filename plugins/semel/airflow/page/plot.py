@@ -14,7 +14,7 @@ from decimal import Decimal
 from semel.airflow.page.text import cell, is_number
 from semel.model.batch import Counts
 from semel.model.complete import WindowState
-from semel.reports.counted import Counted
+from semel.reports.window_rows import CountedWindow
 
 HEIGHT = 260
 """Pixels from the top to the lower edge of the dates."""
@@ -133,7 +133,7 @@ class _Axes:
         return tuple(labels)
 
 
-def plot(windows: Sequence[Counted], at: int, *, keyed: bool, show: Show) -> Plot | None:
+def plot(windows: Sequence[CountedWindow], at: int, *, keyed: bool, show: Show) -> Plot | None:
     """Draw column `at` of some windows, the oldest first. `keyed`: they have a row for each key.
     `show` names a window by its start. Returns None if the column has no number.
     """

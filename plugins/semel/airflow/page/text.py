@@ -15,7 +15,7 @@ SYMBOLS = {
     CellState.FAILED: "!",
     CellState.IN_WORK: "▶",
     CellState.WAITING: "…",
-    CellState.DONE: "●",
+    CellState.BATCHES_FINALIZED: "●",
     CellState.EMPTY: "?",
     CellState.NOTHING: "·",
     CellState.NO_BATCH: "·",

@@ -28,7 +28,7 @@ from semel.declare.parts import Select
 from semel.errors import SemelError
 from semel.model.complete import WindowState
 from semel.pipeline.spec import Spec
-from semel.reports import completeness, counted
+from semel.reports import completeness, window_rows
 
 _DAY_SECONDS = 86_400
 

@@ -148,7 +148,7 @@ def _hash_output(marker: Marker, *, all_have_ids: bool) -> Iterator[Part]:
     declared = spec.arrow_schema()
     for file in marker.of_kind(Kind.DATA):
         verified_path(marker, file)
-        for table in gathered(rows_of(marker, file, names), PIECE_BYTES_MAX):
+        for table in gather(rows_of(marker, file, names), PIECE_BYTES_MAX):
             # JSON Lines stores dates as text.
             columns = [table.column(name).cast(declared.field(name).type) for name in names]
             table = pa.table(columns, names=names)
