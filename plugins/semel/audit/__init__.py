@@ -163,7 +163,7 @@ class _Audit:
         if self._notes is None:
             return
         try:
-            marked = ownership.by_markers(self._markers)
+            marked = ownership.batches_of_markers(self._markers)
         except CorruptionError:
             return  # The check of the generations has blamed it.
         difference = held.compare(self._spec.name, None, marked, self._notes.batch_notes)

@@ -236,7 +236,7 @@ def adopt(
     others = [other for other in pipelines.loadable() if other.name != spec.name]
     with Ledger() as ledger:
         adopted = take_over(ledger, spec, others, forget_ids=forget_ids, log=console.say)
-    console.emit({"adopted": adopted}, as_json=as_json, render=lambda: print(told(adopted)))
+    console.emit({"adopted": adopted}, as_json=as_json, render=lambda: print(describe(adopted)))
 
 
 @options.resumes
@@ -258,7 +258,7 @@ def exact(
     spec = pipelines.find(pipeline)
     with Ledger() as ledger:
         since = make_exact(ledger, spec, log=console.say)
-    console.emit({"exact": since}, as_json=as_json, render=lambda: print(told(since)))
+    console.emit({"exact": since}, as_json=as_json, render=lambda: print(describe(since)))
 
 
 @options.resumes

@@ -248,7 +248,7 @@ def _gap_commands(spec: "Spec", answer: "Gaps") -> list[str]:
         else f"next: {resume_command(spec.name, gap)}"
         for gap in silent.values()
     ]
-    late = takes(spec.name, spec.schedule, {gap.day for gap in answer.gaps if gap.day})
+    late = catch_up_lines(spec.name, spec.schedule, {gap.day for gap in answer.gaps if gap.day})
     lines += [_LATE, *late] if late and spec.schedule else late
     unclaimed = any(gap.state is GapReason.UNCLAIMED and not gap.passed_by for gap in answer.gaps)
     if unclaimed and spec.source.select == "arrival":
@@ -361,7 +361,7 @@ def _show_made_by(pipeline: str, *, as_json: bool) -> None:
 
     spec = pipelines.find(pipeline)
     with Ledger() as ledger:
-        versions = made_by(ledger, spec)
+        versions = outputs_by_code(ledger, spec)
 
     def render() -> None:
         if not versions:

@@ -64,7 +64,7 @@ def _source_changed(chosen: ChosenBatches, marker: Marker) -> bool:
         return False  # The check of its root covers it.
     claims, split_bytes = chosen.claims[marker.batch_id], chosen.split_bytes[marker.batch_id]
     # The digest belongs to the output whose declaration judged the records.
-    marker = judged(generations(marker))
+    marker = judging_output(generations(marker))
     job = job_of(marker, tuple(claims), open_source(marker.spec), split_bytes)
     no_offsets = np.zeros(0, np.int64)
     try:

@@ -57,7 +57,7 @@ def windows(
         key = f"counted {spec.name} {spec.digest()} {level} {since} {until}"
         try:
             rows = cached_query(
-                key, lambda: counted.counted(ledger(), spec, states, level=level, **span)
+                key, lambda: window_rows.read_windows(ledger(), spec, states, level=level, **span)
             )
         except (SemelError, OSError) as error:
             trouble = str(error)
