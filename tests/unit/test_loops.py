@@ -139,7 +139,7 @@ def test_a_loop_of_two_is_refused(
         assert "would be written again without an end" in capsys.readouterr().out
     with pytest.raises(SpecError, match="without an end"):
         pipeline.load_all()
-    assert len(factory.load(bench.pipelines)[0]) < 2
+    assert len(factory.load_pipelines(bench.pipelines)[0]) < 2
 
 
 # Attacks P29.

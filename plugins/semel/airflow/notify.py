@@ -262,7 +262,7 @@ _TELLERS: dict[str, tuple[str, Callable[[Connection], Tell]]] = {
 
 def _interval(context: Mapping[str, Any], spec: Spec) -> str:
     try:
-        between = intervals.interval(context, spec)
+        between = intervals.run_interval(context, spec)
     except TerminalError:  # That may be why the task failed.
         between = None
     return summary.interval(*between) if between else ""

@@ -19,7 +19,7 @@ from airflow.sdk import BaseOperator, SkipMixin
 
 from semel import pipeline
 from semel.airflow import assets, links, metrics, notify, replays, told
-from semel.airflow.intervals import interval, left_out
+from semel.airflow.intervals import run_interval, skipped_interval
 from semel.errors import SemelError, StateError, TerminalError
 from semel.pipeline.spec import Spec
 
@@ -54,7 +54,7 @@ class VerbOperator(BaseOperator):
     template_fields = ("declaration",)
     template_fields_renderers = {"declaration": "yaml"}
     overwrite_rtif_after_execution = True
-    operator_extra_links = links.OF_A_RUN
+    operator_extra_links = links.RUN_LINKS
 
     def __init__(self, *, pipeline: str, folder: str | None = None, **kwargs: Any) -> None:
         if told.HAS_POLICIES:
@@ -89,7 +89,7 @@ class VerbOperator(BaseOperator):
             raise told.failed(self.log, error, doing) from None
         self.say_all(text)
         seconds = round(time.monotonic() - began, 3)
-        metrics.duration(spec.name, self.verb, seconds)
+        metrics.send_duration(spec.name, self.verb, seconds)
         return {"summary": text, "seconds": seconds, **account}
 
     def answer(self, spec: Spec, context: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -102,7 +102,7 @@ class VerbOperator(BaseOperator):
             try:
                 text = self.act(ledger, spec, context)
             finally:
-                metrics.lag(ledger, spec.name)
+                metrics.send_lag(ledger, spec.name)
             return text, self.account(ledger, spec, context)
 
     @abstractmethod
@@ -155,7 +155,7 @@ class VerbOperator(BaseOperator):
         """Give the asset of complete windows an event, where it is an outlet of this task and there
         are some.
         """
-        asset, found = assets.windows(spec.name), list(found)
+        asset, found = assets.windows_asset(spec.name), list(found)
         if asset not in self.outlets:
             return
         if found:
@@ -260,8 +260,8 @@ class PlanOperator(WaitingOperator, SkipMixin):
             found = replays.plan(ledger, spec, context, request_key(context))
             text = replays.planned_text(found)
             return text if found else self._pass_over(context, text)
-        key, between = request_key(context), interval(context, spec)
-        if found := left_out(context, spec):
+        key, between = request_key(context), run_interval(context, spec)
+        if found := skipped_interval(context, spec):
             for line in summary.left_out(spec.name, *found):
                 self.log.warning(line)
         answer = plan.plan(ledger, spec, key, between, self.say_all)
@@ -299,10 +299,10 @@ class PlanOperator(WaitingOperator, SkipMixin):
         from semel.reports import summary
 
         days = answer.earlier if context["dag_run"].run_type == "scheduled" else {}
-        asset = assets.late(spec.name)
+        asset = assets.late_asset(spec.name)
         if asset in self.outlets:
             extra = assets.extra_of_late(spec.name, days) if days else None
-            if extra is None or assets.late_known(spec.name, extra):
+            if extra is None or assets.is_late_announced(spec.name, extra):
                 # What stays in the list gets an event when the task ends.
                 self.outlets = [outlet for outlet in self.outlets if outlet != asset]
             else:
@@ -371,8 +371,8 @@ class FinalizeOperator(VerbOperator):
     """
 
     def __init__(self, *, pipeline: str, outlets: Sequence[Any] = (), **kwargs: Any) -> None:
-        others = [outlet for outlet in outlets if outlet != assets.OF_REPLAYS]
-        outlets = [*others, assets.asset(pipeline), assets.OF_REPLAYS]
+        others = [outlet for outlet in outlets if outlet != assets.REPLAYS_ALIAS]
+        outlets = [*others, assets.asset(pipeline), assets.REPLAYS_ALIAS]
         super().__init__(pipeline=pipeline, outlets=outlets, **kwargs)
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
@@ -384,15 +384,15 @@ class FinalizeOperator(VerbOperator):
 
         def one(batch: "Batch") -> str:
             done = finalize.finalize(ledger, spec, batch.batch_id)
-            counted = not (done.found and assets.known(ledger, spec.name, batch.batch_id))
+            counted = not (done.found and assets.is_announced(ledger, spec.name, batch.batch_id))
             others = any(told for _, told in finalized)
             finalized.append((done, counted))
             found = completeness.of_batch(ledger, spec, batch.batch_id) if counted else ()
             windows.extend(found)
             if counted:
-                metrics.count(spec.name, done)
+                metrics.count_records(spec.name, done)
             if counted and others:
-                events[assets.OF_REPLAYS].add(asset, extra=assets.extra(done, found))
+                events[assets.REPLAYS_ALIAS].add(asset, extra=assets.extra(done, found))
             elif counted:
                 events[asset].extra = assets.extra(done, found)
             return summary.finalize(done)
@@ -414,7 +414,7 @@ class FinalizeOperator(VerbOperator):
         if self.finalized is None:
             return None
         with Ledger() as ledger:
-            return lineage.finalized(ledger, *self.finalized)
+            return lineage.lineage_of(ledger, *self.finalized)
 
 
 class CollectOperator(VerbOperator):
@@ -424,11 +424,11 @@ class CollectOperator(VerbOperator):
     """
 
     verb = "collect"
-    operator_extra_links = links.OF_COLLECT
+    operator_extra_links = links.COLLECT_LINKS
 
     def __init__(self, *, outlets: Sequence[Any] = (), **kwargs: Any) -> None:
-        others = [outlet for outlet in outlets if outlet != assets.OF_COLLECT]
-        super().__init__(outlets=[*others, assets.OF_COLLECT], **kwargs)
+        others = [outlet for outlet in outlets if outlet != assets.COLLECT_ALIAS]
+        super().__init__(outlets=[*others, assets.COLLECT_ALIAS], **kwargs)
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel import collect, finalize
@@ -438,15 +438,15 @@ class CollectOperator(VerbOperator):
         text = summary.collect(done)
         if done is not None and done.damaged:
             raise TerminalError(text)
-        events = context["outlet_events"][assets.OF_COLLECT]
-        for batch_id in assets.left(ledger, spec):
+        events = context["outlet_events"][assets.COLLECT_ALIAS]
+        for batch_id in assets.unannounced_batches(ledger, spec):
             told_of = finalize.finalize(ledger, spec, batch_id)
             found = completeness.of_batch(ledger, spec, batch_id)
             events.add(assets.asset(spec.name), extra=assets.extra(told_of, found))
             if found:
                 extra = assets.extra_of_windows(spec, found)
-                events.add(assets.windows(spec.name), extra=extra)
-            metrics.count(spec.name, told_of)
+                events.add(assets.windows_asset(spec.name), extra=extra)
+            metrics.count_records(spec.name, told_of)
             name = assets.asset(spec.name).name
             self.log.info("sent an event of batch %s to the asset %s", batch_id, name)
         return text

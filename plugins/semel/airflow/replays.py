@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param
 
-from semel.airflow.intervals import INTERVAL_END, INTERVAL_START, interval
+from semel.airflow.intervals import INTERVAL_END, INTERVAL_START, run_interval
 from semel.declare.parts import Select
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import StateError, TerminalError
@@ -146,7 +146,7 @@ def _wanted(spec: Spec, context: Mapping[str, Any]) -> dict[str, Any]:
             f"name its {BATCHES}",
             next=_TRIGGER,
         )
-    return {"interval": interval(context, spec)}
+    return {"interval": run_interval(context, spec)}
 
 
 def account(ledger: "Ledger", spec: Spec, request_key: str) -> dict[str, Any]:

@@ -342,7 +342,7 @@ def test_a_run_leads_to_its_batch(pages: Pages, bench: Workbench, ledger: Ledger
     run_id = "manual__2026-11-01T00:00:00+00:00/x"
     run(ledger, spec, f"airflow:events:{run_id}")
     key = SimpleNamespace(dag_id="events", run_id=run_id)
-    found = {link.name: link.get_link(None, ti_key=key) for link in links.OF_A_RUN}
+    found = {link.name: link.get_link(None, ti_key=key) for link in links.RUN_LINKS}
     parts = {"Batch": "", "Output": "#output", "Dead letters": "#letters"}
     assert list(found) == [*parts, "Operations"] and found["Operations"] == "/semel/"
     for name, part in parts.items():
