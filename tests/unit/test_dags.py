@@ -288,7 +288,7 @@ def test_the_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (20130101, 20130102, "manual", "20130101 is not a time with a time zone"),
         (["x"], "soon", "manual", "is not a time with a time zone"),
         ("2013-01-02T00:00:00Z", "2013-01-01T00:00:00Z", "manual", "this run has .2013-01-02T00"),
-        ("2013-01-01T00:00:00Z", "2013-01-02T00:00:00Z", "backfill", "each of its runs an interval"),
+        ("2013-01-01T00:00:00Z", "2013-01-02T00:00:00Z", "backfill", "its runs an interval"),
     ],
 )
 def test_a_wrong_interval(
