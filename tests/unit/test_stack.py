@@ -164,7 +164,7 @@ def test_addresses_without_a_stack(monkeypatch):
     with pytest.raises(UnavailableError, match="SEMEL_SPARK_REMOTE is not set"):
         settings.spark_remote()
     settings.addresses_file().write_text("[]")
-    with pytest.raises(TerminalError, match="remove it and start the local stack"):
+    with pytest.raises(TerminalError, match="Remove it and start the local stack"):
         settings.ledger_dsn()
     monkeypatch.setenv("SEMEL_LEDGER_DSN", "postgresql://me@there/db")
     assert settings.ledger_dsn() == "postgresql://me@there/db"

@@ -247,7 +247,7 @@ def test_the_statement_for_a_table(bench: Workbench, ledger: Ledger, table: Ware
     run(ledger, spec, "r1")
     assert len(table.run(counted.query(spec))) == len(merged(spec, table))
     for changes, said in (
-        ({"aggregate": None, "window": None}, "counts no windows"),
+        ({"aggregate": None, "window": None}, "has rows of records, not of windows"),
         ({"sink": {"format": "jsonl"}}, "the types of columns"),
         ({"window": {"size": "3 hours", "every": "1 hour", "zone": "Europe/Berlin"}}, "the zone's"),
     ):
