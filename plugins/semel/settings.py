@@ -24,7 +24,7 @@ TRANSFORMS_VARIABLE = "SEMEL_TRANSFORMS_DIR"
 DATA_VARIABLE = "SEMEL_DATA_ROOTS"
 AIRFLOW_VARIABLE = "AIRFLOW__API__BASE_URL"
 
-told: dict[str, str] = {}
+airflow_variables: dict[str, str] = {}
 """Variables that a server reads from Airflow; they may change, unlike its environment's."""
 
 
@@ -103,7 +103,7 @@ def _start_command() -> str:
 
 
 def _variable(variable: str) -> str | None:
-    return os.environ.get(variable) or told.get(variable)
+    return os.environ.get(variable) or airflow_variables.get(variable)
 
 
 def project() -> Path | None:

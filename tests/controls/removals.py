@@ -463,7 +463,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "a source's file goes as it was read":
         code("sources.files.moving:move_finalized", "fingerprint(partition.name) != partition.fingerprint"),
-    "what was replaced is read and judged anew": gives("runs.replay:renewed", []),
+    "what was replaced is read and judged anew": gives("runs.replay:replaced_parts", []),
     "a later replay takes the newest verdicts":
         sql("replay.roots", "COALESCE(n.judged_by, n.batch_id) AS", "b.batch_id AS"),
     "what others have judged is not judged anew": gives("runs.replay:_refuse_apart"),
@@ -488,7 +488,8 @@ OF_SECONDS: dict[str, Removal] = {
         "commit:_decide", 'attempt_now["replaced"] is not None'
     ),
     "a replay of what was replaced again is planned anew": code(
-        "runs.replay:outdated", "batch.replays and renewed(ledger, spec, batch.batch_id)"
+        "runs.replay:abandon_outdated",
+        "batch.replays and replaced_parts(ledger, spec, batch.batch_id)",
     ),
     "a part without rows is read as that":
         sql("replay.claim", "JOIN made USING (name)", 'JOIN made USING (name) WHERE f."end" > 0'),

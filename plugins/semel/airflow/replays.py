@@ -173,7 +173,7 @@ def planned(ledger: "Ledger", spec: Spec, request_key: str) -> "list[Batch]":
     """The replays of a run, in the order of the batches that they replay."""
     from semel.runs import replay
 
-    return replay.planned(ledger, spec, request_key)
+    return replay.replays_of_request(ledger, spec, request_key)
 
 
 def planned_text(found: "list[Batch]") -> str:

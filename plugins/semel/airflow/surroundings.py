@@ -3,7 +3,7 @@
 The environment's own variables win. What they leave open, Airflow's Variables say of folders, and
 the connection `semel_ledger` of the ledger. A task's process, and one that parses a DAG file, is
 its own, so that nothing outlives it. A server lives on: it keeps apart what it was told (`into`:
-`semel.settings.told`), and asks again.
+`semel.settings.airflow_variables`), and asks again.
 """
 
 import os

@@ -133,7 +133,8 @@ def _compute_again(
     found = [verb.look(ledger, spec, root, request) for root in roots]
     links: list[Link] | None = None
     if command:
-        links = downstream.look(ledger, spec, {one.batch_id: not one.done for one in found})
+        moving = {one.batch_id: not one.done for one in found}
+        links = downstream.find_followers(ledger, spec, moving)
     if dry_run:
         _emit_plan(spec.name, found, links, as_json=as_json)
         return
@@ -241,7 +242,7 @@ def _judge_again(
     from semel.runs import requarantine
     from semel.spark.session import open_engine
 
-    left = requarantine.left(ledger, spec, roots)
+    left = requarantine.letters_by_batch(ledger, spec, roots)
     requarantine.refuse(ledger, spec, roots, left)
     if dry_run:
         payload = {"pipeline": spec.name, "letters": left}

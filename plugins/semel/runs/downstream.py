@@ -35,7 +35,7 @@ class Link:
 
 
 # Keeps CH3.
-def look(ledger: Ledger, spec: Spec, roots: Mapping[int, bool]) -> list[Link]:
+def find_followers(ledger: Ledger, spec: Spec, roots: Mapping[int, bool]) -> list[Link]:
     """The pipelines that follow a replay of some batches, in the order of the chain. `roots`: each
     batch, True if semel will replay it. Raises SpecError if a declaration in the folder is invalid.
     """

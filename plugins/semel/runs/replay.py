@@ -154,7 +154,7 @@ def plan(
     if mine is not None:
         if _is_answered(ledger, pipeline, spec, mine, root_row, once=once):
             return mine, True
-        if mine.open and not outdated(ledger, spec, mine):
+        if mine.open and not abandon_outdated(ledger, spec, mine):
             return mine, True
         root_row = _root(ledger, pipeline, spec, root)
     with ledger.transaction() as connection:
@@ -245,7 +245,7 @@ def request_of(spec: Spec) -> str:
     return f"cli:replay:{provenance.look(spec).named.digest[:16]}:{spec.digest()[:16]}"
 
 
-def planned(
+def replays_of_request(
     ledger: Ledger, spec: Spec, request_key: str, root: int | None = None
 ) -> list[Batch]:
     """The newest replay of each batch that a request has replayed, ordered by root.
@@ -339,7 +339,7 @@ def _root(ledger: Ledger, pipeline: Pipeline, spec: Spec, root: int) -> Row:
 
 
 def _replay_of_request(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | None:
-    return next(iter(planned(ledger, spec, request_key, root)), None)
+    return next(iter(replays_of_request(ledger, spec, request_key, root)), None)
 
 
 # Keeps CH3.
@@ -354,7 +354,7 @@ def follows(
     claims = ledger.rows("plan", "claims", batch_id=root_row["newest"])
     names = {claim["name"] for claim in claims} & {*moving}
     try:
-        names |= {*_names(renewed(ledger, spec, root_row["newest"]))}
+        names |= {*_names(replaced_parts(ledger, spec, root_row["newest"]))}
         no_replay = root_row["newest"] == root or root_row["newest_status"] == BatchStatus.FINALIZED
         if not names and no_replay:
             return False, None
@@ -369,7 +369,7 @@ def follows(
     return True, None
 
 
-def renewed(ledger: Ledger, spec: Spec, batch_id: int) -> Anew:
+def replaced_parts(ledger: Ledger, spec: Spec, batch_id: int) -> Anew:
     """The replaced parts of a batch's input. Raises SourceError if the source is unreadable."""
     if spec.source.upstream is None:
         return []
@@ -435,7 +435,8 @@ def _is_answered(
     if mine.status is not BatchStatus.FINALIZED:
         return False
     if not once:
-        return root_row["newest"] == mine.batch_id and not renewed(ledger, spec, mine.batch_id)
+        is_newest = root_row["newest"] == mine.batch_id
+        return is_newest and not replaced_parts(ledger, spec, mine.batch_id)
     archive = Path(pipeline.archive_path)
     code = provenance.of_marker(layout.replaced(archive, mine.root, mine.generation))
     if root_row["newest"] == mine.batch_id or code is None:
@@ -459,7 +460,7 @@ def insert(
     return batch_of(connection, spec.name, inserted["batch_id"])
 
 
-def outdated(ledger: Ledger, spec: Spec, batch: Batch) -> bool:
+def abandon_outdated(ledger: Ledger, spec: Spec, batch: Batch) -> bool:
     """Abandon a planned replay or admission whose declaration or input changed since, unless it
     shows life. Returns True if it was abandoned.
     """
@@ -468,7 +469,7 @@ def outdated(ledger: Ledger, spec: Spec, batch: Batch) -> bool:
     # Keeps P21.
     if batch.spec_digest != spec.digest():
         reason = "its declaration changed since it was planned"
-    elif batch.replays and renewed(ledger, spec, batch.batch_id):
+    elif batch.replays and replaced_parts(ledger, spec, batch.batch_id):
         reason = "its input was replaced since it was planned"
     else:
         return False
@@ -537,7 +538,7 @@ def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, root_row: Row) -> Ane
     """The replaced parts that a replay would claim. Raises SemelError if a replay would fail."""
     root = root_row["batch_id"]
     _check_replaceable(ledger, spec, pipeline, root_row)
-    if anew := renewed(ledger, spec, root_row["newest"]):
+    if anew := replaced_parts(ledger, spec, root_row["newest"]):
         with ledger.transaction() as connection:
             _refuse_apart(connection, spec, pipeline, root, _names(anew))
         return anew

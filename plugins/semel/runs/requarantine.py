@@ -22,7 +22,7 @@ from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 from semel.plan.register import register
 from semel.runs import replay
-from semel.runs.replay import SILENT_SECONDS, finish_or_refuse, insert, outdated
+from semel.runs.replay import SILENT_SECONDS, finish_or_refuse, insert, abandon_outdated
 from semel.runs.run import finish
 from semel.stage import JobEngine
 from semel.stage.replayed import check_source, check_verdicts, has_letters
@@ -39,7 +39,7 @@ class Admitted:
     finalized: Finalized | None
 
 
-def left(ledger: Ledger, spec: Spec, batches: list[int]) -> dict[int, int]:
+def letters_by_batch(ledger: Ledger, spec: Spec, batches: list[int]) -> dict[int, int]:
     """For each of these batches that has dead letters left, their number."""
     with ledger.transaction() as connection:
         candidates = [batch_of(connection, spec.name, number) for number in batches]
@@ -117,7 +117,7 @@ def plan(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | Non
         else:
             with ledger.transaction() as connection:
                 mine = batch_of(connection, spec.name, last["batch_id"])
-            if not outdated(ledger, spec, mine):
+            if not abandon_outdated(ledger, spec, mine):
                 return mine
     with ledger.transaction() as connection:
         last = _last_admission(connection, root)

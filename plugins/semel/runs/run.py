@@ -17,7 +17,7 @@ from semel.stage import JobEngine, Staged, stage
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran:
+class RunResult:
     """The results of the verbs, with the seconds of each. Only `plan`, if there was nothing new."""
 
     plan: Plan
@@ -34,7 +34,7 @@ def run_batch(
     engine: JobEngine,
     interval: tuple[datetime, datetime] | None = None,
     log: Log = print,
-) -> Ran:
+) -> RunResult:
     """Plan, stage, commit and finalize one batch. The same request resumes where it stopped.
 
     With `source.on_empty: wait` it plans again each minute while there is nothing to take.
@@ -55,10 +55,10 @@ def run_batch(
         log(f"{spec.name} has nothing to read; it checks again in {limits.LOOK_AGAIN_SECONDS} s")
         time.sleep(limits.LOOK_AGAIN_SECONDS)
     if planned.batch is None:
-        return Ran(plan=planned, seconds=seconds)
+        return RunResult(plan=planned, seconds=seconds)
     steps = steps_of(ledger, spec, planned.batch.batch_id, engine, log)
     answers = {verb: timed(verb, step) for verb, step in steps.items()}
-    return Ran(
+    return RunResult(
         plan=planned,
         staged=answers["stage"],
         committed=answers["commit"],

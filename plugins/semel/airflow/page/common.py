@@ -77,8 +77,8 @@ def find_folders() -> None:
 
 @lru_cache(maxsize=1)
 def _told_at(turn: int) -> None:  # noqa: ARG001 - the next turn asks again
-    surroundings.find_folders(settings.told)
-    surroundings.find_ledger(settings.told)
+    surroundings.find_folders(settings.airflow_variables)
+    surroundings.find_ledger(settings.airflow_variables)
 
 
 @lru_cache(maxsize=1)
@@ -152,7 +152,7 @@ def known(dag_id: str) -> tuple[Spec, bool] | None:
     """The same; None: it is no pipeline."""
     found = shown.spec_of(ledger(), dag_id)
     if found is not None:
-        surroundings.find_connections(found[0], settings.told)
+        surroundings.find_connections(found[0], settings.airflow_variables)
     return found
 
 
