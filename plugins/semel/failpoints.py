@@ -89,7 +89,7 @@ def armed(name: str, action: Callable[[], object], nth: int = 1) -> Iterator[_Fa
 def arm_all(text: str, folder: Path | None = None) -> None:
     """Arm the points of SEMEL_FAULTS. Raises ValueError, which names the wrong part."""
     for part in filter(None, text.split(",")):
-        name, kind, *rest = part.split(":")
+        name, kind, *nth = part.split(":")
         if kind == "exit":
             action = _exit
         elif kind == "raise":
@@ -98,7 +98,7 @@ def arm_all(text: str, folder: Path | None = None) -> None:
             action = lambda path=folder / name: pause(path)  # noqa: E731
         else:
             raise ValueError(f"SEMEL_FAULTS: {part!r} is not point:kind[:nth] with a known kind")
-        arm(name, action, int(rest[0]) if rest else 1)
+        arm(name, action, int(nth[0]) if nth else 1)
 
 
 def pause(path: Path) -> None:
