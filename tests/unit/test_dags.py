@@ -115,8 +115,8 @@ def test_a_dag_of_topics(found: dict[str, Any]) -> None:
     assert set(dag["tags"]) == {"semel", "pipeline", "kafka"}
     lines = dag["doc_md"].splitlines()
     assert (
-        "| source | the topics that match `orders\\.(eu\\|us)` of connection `shop`, json, what "
-        "belongs to the run's interval by the messages' timestamps, lookback 0 seconds |"
+        "| source | the topics that match `orders\\.(eu\\|us)` of connection `shop`, json, "
+        "everything of the run's interval by the messages' timestamps, lookback 0 seconds |"
     ) in lines
     assert "| sink | topic `paid` of connection `shop`, as JSON |" in lines
     assert any("50,000,000 offsets or about" in line for line in lines)
