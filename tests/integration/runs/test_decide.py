@@ -178,7 +178,7 @@ def test_what_changed_since_it_was_shown_is_not_accepted(
     beside.write_bytes(path.read_bytes())
     os.replace(beside, path)
     late = pages.send(ACCEPT, {"token": token})
-    assert late.status == 409 and "there is nothing to accept" in late.text
+    assert late.status == 409 and "nothing to accept. semel does not refuse it" in late.text
     run(ledger, spec, "r3")
     path.write_bytes(lines(60, 80))
     plan(ledger, spec, "r4")
@@ -210,7 +210,7 @@ def test_a_loss_is_recorded_in_the_name_of_who_saw_it(
     done = pages.send(ACCEPT, {"token": token_of(ask(pages, path, "lost"))})
     assert done.status == 200 and "the loss is recorded" in done.text
     text = pages.get("/semel/dags/events/refused").text
-    assert "admin (Airflow)" in text and "No file is refused" in text
+    assert "admin (Airflow)" in text and "would not refuse any file now" in text
     assert "is already recorded" in ask(pages, path, "lost").text
 
 
