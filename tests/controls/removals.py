@@ -444,7 +444,7 @@ OF_SECONDS: dict[str, Removal] = {
         other("stage:rows", claims_to_the_files_ends),
         gives("sources.files.source:file_claims.check_claims"),
     ),
-    "nothing is deleted on an unknown outcome": other("commit:_try", rash_commit),
+    "nothing is deleted on an unknown outcome": other("commit:_try_commit", rash_commit),
     "Spark's stage retries are off": other("spark.engine:_REQUIRED", lambda _: {}),
     "what was read is not read again in a copy":
         other("sources.files.gather:likeness", no_likeness),
@@ -465,7 +465,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "a source's file goes as it was read":
         code("sources.files.moving:move_finalized", "fingerprint(partition.name) != partition.fingerprint"),
-    "what was replaced is read and judged anew": gives("runs.replay:renewed", []),
+    "what was replaced is read and judged anew": gives("runs.replay:replaced_parts", []),
     "a later replay takes the newest verdicts":
         sql("replay.roots", "COALESCE(n.judged_by, n.batch_id) AS", "b.batch_id AS"),
     "what others have judged is not judged anew": gives("runs.replay:_refuse_apart"),
@@ -490,7 +490,8 @@ OF_SECONDS: dict[str, Removal] = {
         "commit:_decide", 'attempt_now["replaced"] is not None'
     ),
     "a replay of what was replaced again is planned anew": code(
-        "runs.replay:outdated", "batch.replays and renewed(ledger, spec, batch.batch_id)"
+        "runs.replay:abandon_outdated",
+        "batch.replays and replaced_parts(ledger, spec, batch.batch_id)",
     ),
     "a part without rows is read as that":
         sql("replay.claim", "JOIN made USING (name)", 'JOIN made USING (name) WHERE f."end" > 0'),
@@ -694,7 +695,7 @@ OF_SECONDS: dict[str, Removal] = {
     "rows that are left are counted":
         code("audit:_Audit._recount", "stated -= marker.erased_rows", new="stated = actual"),
     "what was erased is not computed again": all_of(
-        code("runs.replay:_check_replaceable", 'found["erased"]'),
+        code("runs.replay:_check_replaceable", 'root_row["erased"]'),
         code("stage.replayed:_winner", "marker.erased"),
     ),
     "a moved target is proven by its notes":
@@ -706,7 +707,7 @@ OF_MINUTES: dict[str, Removal] = {
     "a generation is there once": schema("DROP INDEX semel.batch_generation;"),
     "the output before is retired by the winner's transaction": all_of(
         sql("commit.retire_generation", "AND replaced_by IS NULL"),
-        other("commit:_try", retiring_commit),
+        other("commit:_try_commit", retiring_commit),
     ),
     "the marker that is replaced is the one before":
         code("archive.write_marker:_current_marker", "marker.generation < batch.generation - 1"),
@@ -742,7 +743,10 @@ OF_MINUTES: dict[str, Removal] = {
         code("sinks.files.sink:Folder.remove_files", "sync_folder(folder)", new="pass"),
     # What was looked at before the lock counts; so of an admission.
     "a replay looks again under the lock":
-        code("runs.replay:plan", 'now[0]["newest"] != found["newest"] or _at_work(connection, root)'),
+        code(
+            "runs.replay:plan",
+            'now[0]["newest"] != root_row["newest"] or _open_replay(connection, root)',
+        ),
     "an admission is there once": schema("DROP INDEX semel.batch_admission;"),
     "a pipeline keeps its guarantee": sql("pipelines.guarantee", "AND commit_seq = 0"),
     "the guarantee is looked at under the lock": code(

@@ -139,7 +139,7 @@ def test_a_loop_of_two_is_refused(
         assert "would copy the same records again and again" in capsys.readouterr().out
     with pytest.raises(SpecError, match="again and again"):
         pipeline.load_all()
-    assert len(factory.load(bench.pipelines)[0]) < 2
+    assert len(factory.load_pipelines(bench.pipelines)[0]) < 2
 
 
 # Attacks P29.

@@ -88,7 +88,7 @@ def test_a_clash_with_the_collecting_dag_is_told(tmp_path: Path) -> None:
     (tmp_path / "dags" / "ours.py").write_text(line)
     found = found_in(tmp_path)
     assert found["dags"] == {}
-    assert "give the DAG that collects another name" in found["errors"]["ours.py"]
+    assert "Give that DAG another one: dags(globals(), collect=" in found["errors"]["ours.py"]
 
 
 @pytest.fixture

@@ -53,16 +53,16 @@ def test_a_connection_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     known: dict[str, SimpleNamespace] = {}
     monkeypatch.setattr(surroundings, "connection_of", known.get)
-    monkeypatch.setattr(settings, "told", {})
+    monkeypatch.setattr(settings, "airflow_variables", {})
     monkeypatch.delenv("AIRFLOW_CONN_SHOP", raising=False)
     monkeypatch.setenv("SEMEL_STATE_DIR", "/nowhere")
     sink = PostgresSinkSpec.model_construct(connection="shop")
     spec = SimpleNamespace(source=FilesSourceSpec.model_construct(), sink=sink)
     for address in ("postgres://one/a", "postgres://two/b", None):
         known["shop"] = address and SimpleNamespace(get_uri=lambda it=address: it)
-        surroundings.find_connections(spec, settings.told)
+        surroundings.find_connections(spec, settings.airflow_variables)
         assert settings.connection("shop") == address
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", "postgres://mine/c")
     known["shop"] = SimpleNamespace(get_uri=lambda: "postgres://two/b")
-    surroundings.find_connections(spec, settings.told)
-    assert settings.connection("shop") == "postgres://mine/c" and settings.told == {}
+    surroundings.find_connections(spec, settings.airflow_variables)
+    assert settings.connection("shop") == "postgres://mine/c" and settings.airflow_variables == {}

@@ -150,7 +150,7 @@ def test_remote_that_is_none_is_refused_without_its_token():
 
 def test_addresses_without_a_stack(monkeypatch):
     """Without stack and variable the error says both ways out; the variable alone suffices."""
-    with pytest.raises(UnavailableError, match=r"set SEMEL_LEDGER_DSN, or start it") as raised:
+    with pytest.raises(UnavailableError, match=r"Set SEMEL_LEDGER_DSN, or start the local") as raised:
         settings.ledger_dsn()
     assert raised.value.next == "semel up"
     with monkeypatch.context() as alone:
@@ -164,7 +164,7 @@ def test_addresses_without_a_stack(monkeypatch):
     with pytest.raises(UnavailableError, match="SEMEL_SPARK_REMOTE is not set"):
         settings.spark_remote()
     settings.addresses_file().write_text("[]")
-    with pytest.raises(TerminalError, match="remove it and start the local stack"):
+    with pytest.raises(TerminalError, match="Remove it and start the local stack"):
         settings.ledger_dsn()
     monkeypatch.setenv("SEMEL_LEDGER_DSN", "postgresql://me@there/db")
     assert settings.ledger_dsn() == "postgresql://me@there/db"

@@ -266,7 +266,7 @@ _SENDERS: dict[str, tuple[str, Callable[[Connection], Send]]] = {
 
 def _interval(context: Mapping[str, Any], spec: Spec) -> str:
     try:
-        between = intervals.interval(context, spec)
+        between = intervals.run_interval(context, spec)
     except TerminalError:  # The task may have failed because of its interval.
         between = None
     return summary.interval(*between) if between else ""

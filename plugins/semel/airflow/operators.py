@@ -18,7 +18,7 @@ from airflow.sdk import BaseOperator, SkipMixin
 
 from semel import pipeline
 from semel.airflow import assets, links, metrics, notify, replays, task_failure
-from semel.airflow.intervals import interval, left_out
+from semel.airflow.intervals import run_interval, skipped_interval
 from semel.errors import SemelError, StateError, TerminalError
 from semel.pipeline.spec import Spec
 
@@ -53,7 +53,7 @@ class VerbOperator(BaseOperator):
     template_fields = ("declaration",)
     template_fields_renderers = {"declaration": "yaml"}
     overwrite_rtif_after_execution = True
-    operator_extra_links = links.OF_A_RUN
+    operator_extra_links = links.RUN_LINKS
 
     def __init__(self, *, pipeline: str, folder: str | None = None, **kwargs: Any) -> None:
         if task_failure.HAS_POLICIES:
@@ -88,7 +88,7 @@ class VerbOperator(BaseOperator):
             raise task_failure.log_failure(self.log, error, doing) from None
         self.log_lines(text)
         seconds = round(time.monotonic() - began, 3)
-        metrics.duration(spec.name, self.verb, seconds)
+        metrics.send_duration(spec.name, self.verb, seconds)
         return {"summary": text, "seconds": seconds, **account}
 
     def run_verb(self, spec: Spec, context: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -101,7 +101,7 @@ class VerbOperator(BaseOperator):
             try:
                 text = self.act(ledger, spec, context)
             finally:
-                metrics.lag(ledger, spec.name)
+                metrics.send_lag(ledger, spec.name)
             return text, self.account(ledger, spec, context)
 
     @abstractmethod
@@ -154,7 +154,7 @@ class VerbOperator(BaseOperator):
         """If the asset of complete windows is an outlet of this task, give it an event, or remove
         it if no window is newly complete.
         """
-        asset, completed = assets.windows(spec.name), list(completed)
+        asset, completed = assets.windows_asset(spec.name), list(completed)
         if asset not in self.outlets:
             return
         if completed:
@@ -259,9 +259,9 @@ class PlanOperator(WaitingOperator, SkipMixin):
             batches = replays.plan_replays(ledger, spec, context, request_key(context))
             text = replays.planned_text(batches)
             return text if batches else self._skip_others(context, text)
-        key, between = request_key(context), interval(context, spec)
-        if interval_left_out := left_out(context, spec):
-            for line in summary.left_out(spec.name, *interval_left_out):
+        key, between = request_key(context), run_interval(context, spec)
+        if skipped := skipped_interval(context, spec):
+            for line in summary.unscheduled_interval(spec.name, *skipped):
                 self.log.warning(line)
         answer = plan.plan(ledger, spec, key, between, self.log_lines)
         text = summary.plan(answer)
@@ -298,10 +298,10 @@ class PlanOperator(WaitingOperator, SkipMixin):
         from semel.reports import summary
 
         days = answer.earlier if context["dag_run"].run_type == "scheduled" else {}
-        asset = assets.late(spec.name)
+        asset = assets.late_asset(spec.name)
         if asset in self.outlets:
             extra = assets.extra_of_late(spec.name, days) if days else None
-            if extra is None or assets.late_known(spec.name, extra):
+            if extra is None or assets.is_late_announced(spec.name, extra):
                 # When the task ends, Airflow creates an event for each outlet in the list.
                 self.outlets = [outlet for outlet in self.outlets if outlet != asset]
             else:
@@ -370,8 +370,8 @@ class FinalizeOperator(VerbOperator):
     """The declaration; and for each batch the result, with True if this task gave it an event."""
 
     def __init__(self, *, pipeline: str, outlets: Sequence[Any] = (), **kwargs: Any) -> None:
-        others = [outlet for outlet in outlets if outlet != assets.OF_REPLAYS]
-        outlets = [*others, assets.asset(pipeline), assets.OF_REPLAYS]
+        others = [outlet for outlet in outlets if outlet != assets.REPLAYS_ALIAS]
+        outlets = [*others, assets.asset(pipeline), assets.REPLAYS_ALIAS]
         super().__init__(pipeline=pipeline, outlets=outlets, **kwargs)
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
@@ -383,15 +383,15 @@ class FinalizeOperator(VerbOperator):
 
         def finalize_batch(batch: "Batch") -> str:
             result = finalize.finalize(ledger, spec, batch.batch_id)
-            is_new = not (result.found and assets.known(ledger, spec.name, batch.batch_id))
+            is_new = not (result.found and assets.is_announced(ledger, spec.name, batch.batch_id))
             has_event = any(new for _, new in finalized)
             finalized.append((result, is_new))
-            completed = completeness.of_batch(ledger, spec, batch.batch_id) if is_new else ()
+            completed = completeness.windows_of_batch(ledger, spec, batch.batch_id) if is_new else ()
             windows.extend(completed)
             if is_new:
-                metrics.count(spec.name, result)
+                metrics.count_records(spec.name, result)
             if is_new and has_event:
-                events[assets.OF_REPLAYS].add(asset, extra=assets.extra(result, completed))
+                events[assets.REPLAYS_ALIAS].add(asset, extra=assets.extra(result, completed))
             elif is_new:
                 events[asset].extra = assets.extra(result, completed)
             return summary.finalize(result)
@@ -413,7 +413,7 @@ class FinalizeOperator(VerbOperator):
         if self.finalized is None:
             return None
         with Ledger() as ledger:
-            return lineage.finalized(ledger, *self.finalized)
+            return lineage.lineage_of(ledger, *self.finalized)
 
 
 class CollectOperator(VerbOperator):
@@ -423,11 +423,11 @@ class CollectOperator(VerbOperator):
     """
 
     verb = "collect"
-    operator_extra_links = links.OF_COLLECT
+    operator_extra_links = links.COLLECT_LINKS
 
     def __init__(self, *, outlets: Sequence[Any] = (), **kwargs: Any) -> None:
-        others = [outlet for outlet in outlets if outlet != assets.OF_COLLECT]
-        super().__init__(outlets=[*others, assets.OF_COLLECT], **kwargs)
+        others = [outlet for outlet in outlets if outlet != assets.COLLECT_ALIAS]
+        super().__init__(outlets=[*others, assets.COLLECT_ALIAS], **kwargs)
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel import collect, finalize
@@ -437,15 +437,15 @@ class CollectOperator(VerbOperator):
         text = summary.collect(collected)
         if collected is not None and collected.damaged:
             raise TerminalError(text)
-        events = context["outlet_events"][assets.OF_COLLECT]
-        for batch_id in assets.left(ledger, spec):
+        events = context["outlet_events"][assets.COLLECT_ALIAS]
+        for batch_id in assets.unannounced_batches(ledger, spec):
             finalized = finalize.finalize(ledger, spec, batch_id)
-            completed = completeness.of_batch(ledger, spec, batch_id)
+            completed = completeness.windows_of_batch(ledger, spec, batch_id)
             events.add(assets.asset(spec.name), extra=assets.extra(finalized, completed))
             if completed:
                 extra = assets.extra_of_windows(spec, completed)
-                events.add(assets.windows(spec.name), extra=extra)
-            metrics.count(spec.name, finalized)
+                events.add(assets.windows_asset(spec.name), extra=extra)
+            metrics.count_records(spec.name, finalized)
             name = assets.asset(spec.name).name
             self.log.info("sent an event of batch %s to the asset %s", batch_id, name)
         return text

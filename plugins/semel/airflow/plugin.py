@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from semel.airflow.links import PREFIX, above
+from semel.airflow.links import PREFIX, airflow_path
 
 _VIEWS = (
     ("semel", "nav", "semel", ""),
@@ -36,7 +36,8 @@ class SemelPlugin(AirflowPlugin):
     external_views = [
         {
             "name": name, "destination": at, "url_route": route,
-            "href": f"{above()}{PREFIX}/{path}", "icon": f"{above()}{PREFIX}/semel.svg",
+            "href": f"{airflow_path()}{PREFIX}/{path}",
+            "icon": f"{airflow_path()}{PREFIX}/semel.svg",
         }
         for name, at, route, path in _VIEWS
     ]  # fmt: skip

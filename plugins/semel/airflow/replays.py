@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param
 
-from semel.airflow.intervals import INTERVAL_END, INTERVAL_START, interval
+from semel.airflow.intervals import INTERVAL_END, INTERVAL_START, run_interval
 from semel.declare.parts import Select
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import StateError, TerminalError
@@ -148,7 +148,7 @@ def _wanted(spec: Spec, context: Mapping[str, Any]) -> dict[str, Any]:
             f"{BATCHES}",
             next=_TRIGGER,
         )
-    return {"interval": interval(context, spec)}
+    return {"interval": run_interval(context, spec)}
 
 
 def describe_replays(ledger: "Ledger", spec: Spec, request_key: str) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def planned_replays(ledger: "Ledger", spec: Spec, request_key: str) -> "list[Bat
     """The replays of a run, in the order of the batches that they replay."""
     from semel.runs import replay
 
-    return replay.planned(ledger, spec, request_key)
+    return replay.replays_of_request(ledger, spec, request_key)
 
 
 def planned_text(batches: "list[Batch]") -> str:

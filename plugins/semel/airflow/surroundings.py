@@ -3,7 +3,7 @@
 Variables of the environment win. Otherwise the folders come from Airflow's Variables, and the
 ledger's address from the connection `semel_ledger`. The process of a task or of a DAG file ends
 soon, and its environment with it. A server lives on: it copies them into a separate mapping
-(`into`: `semel.settings.told`), and reads them again after a while.
+(`into`: `semel.settings.airflow_variables`), and reads them again after a while.
 """
 
 import os

@@ -132,7 +132,7 @@ def _compute_again(
     batches = [verb.look(ledger, spec, root, request) for root in roots]
     links: list[Link] | None = None
     if command:
-        links = downstream.look(ledger, spec, {root.batch_id: not root.done for root in batches})
+        links = downstream.find_followers(ledger, spec, {root.batch_id: not root.done for root in batches})
     if dry_run:
         _emit_plan(spec.name, batches, links, as_json=as_json)
         return
@@ -240,7 +240,7 @@ def _judge_again(
     from semel.runs import requarantine
     from semel.spark.session import open_engine
 
-    letters = requarantine.left(ledger, spec, roots)
+    letters = requarantine.letters_by_batch(ledger, spec, roots)
     requarantine.refuse(ledger, spec, roots, letters)
     if dry_run:
         payload = {"pipeline": spec.name, "letters": letters}

@@ -168,7 +168,7 @@ def _schema(report: CheckReport, ledger: Ledger) -> None:
 def _folders(report: CheckReport, stack: ExitStack, specs: list[Spec]) -> list[Path]:
     """Create a temporary folder for each sink, test hard links in it, and return the folders."""
     user, folders = os.geteuid(), []
-    wanted = {spec.sink_path() or layout.of(spec) for spec in specs} or set(settings.data_roots())
+    wanted = {spec.sink_path() or layout.archive_folder(spec) for spec in specs} or set(settings.data_roots())
     for base in sorted({_existing_folder(path) for path in wanted}):
         if not base.is_dir():
             report.add("sink", f"the folder {base} does not exist", "create or mount it")
@@ -210,7 +210,7 @@ def _sinks(report: CheckReport, specs: list[Spec], log: Log) -> None:
         try:
             sink: RemoteSink = open_sink(spec)
             detail = sink.describe(None if spec.transforms else columns_of(spec))
-            owned.check_markers(spec, sink)
+            ownership.check_markers(spec, sink)
         except SemelError as error:
             report.add("sink", f"{spec.name}: {error}", _remedy(error, spec.sink.type))
         else:

@@ -344,9 +344,9 @@ def test_all_or_none(bench: Workbench, ledger: Ledger, tasks: Tasks) -> None:
     with pytest.raises(SystemExit) as raised:
         Run(tasks, "manual__1", (0, 3), replay=True).go()
     said = str(raised.value)
-    assert raised.value.terminal and "2 of 3 cannot be replayed, so nothing was done" in said
+    assert raised.value.terminal and "2 of 3 cannot be replayed. Nothing was done" in said
     assert "batch 1: " in said and "batch 3: " in said and "batch 2: " not in said
-    assert generations(spec) == [1, 1, 1] and len(replay.planned(ledger, spec, "x")) == 0
+    assert generations(spec) == [1, 1, 1] and len(replay.replays_of_request(ledger, spec, "x")) == 0
 
 
 def test_two_runs_over_the_same_day(bench: Workbench, ledger: Ledger, tasks: Tasks) -> None:

@@ -122,9 +122,9 @@ def test_the_interval_is_told(
         source={"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}, notify=["hook"]
     )
     conf = {"interval_start": "2013-01-01T00:00:00Z", "interval_end": "2013-01-02T00:00:00Z"}
-    real = intervals.interval
+    real = intervals.run_interval
     monkeypatch.setattr(
-        intervals, "interval", lambda context, spec: real(context | {"params": conf}, spec)
+        intervals, "run_interval", lambda context, spec: real(context | {"params": conf}, spec)
     )
     failing()
     assert web.bodies[0][2]["interval"] == "2013-01-01"

@@ -121,9 +121,9 @@ def test_windows_without_counts(pages: Pages, bench: Workbench, ledger: Ledger) 
     late.write_bytes(late.read_bytes() * 2)
     page = pages.get(PATH).text
     [row] = [row for row in re.findall(r"<tr>(.*?)</tr>", page, re.S) if ">2026-11-01 00" in row]
-    assert "complete</span>" in row and "1 file of it has what is not finalized" in row
-    assert page.count("has what is not finalized") == 1
-    assert "A record that comes later is counted all the same" in page
+    assert "complete</span>" in row and "1 of its files is not fully finalized" in row
+    assert page.count("is not fully finalized") == 1
+    assert "If a record still arrives, semel counts it" in page
     command = "semel run events --interval 2026-11-02 2026-11-03"
     assert command in page
     run(ledger, bench.spec("hidden"), "r1")

@@ -211,7 +211,7 @@ def test_a_claim_on_content_that_was_replaced_never_commits(up: Upstream, ledger
         "UPDATE semel.source_partition SET evidence = evidence || CAST(:new AS jsonb)",
         new=json.dumps({"content": "another"}),
     )
-    with pytest.raises(TerminalError, match="has claimed other content of 'up/b00000001'"):
+    with pytest.raises(TerminalError, match="content of 'up/b00000001' that was replaced"):
         commit(ledger, spec, batch, lambda: None, log=quiet)
     run(ledger, spec, "r1")
     assert settled(spec).ids == ids(0, 5)
@@ -257,7 +257,7 @@ def test_downstream_names_a_batch_that_has_not_committed(
     assert f"batch {batch}: NOT: batch {batch} (run r1) is planned" in capsys.readouterr().out
     assert main(words) == 1
     told = capsys.readouterr().err
-    assert f"let its run finish, or abandon it (`semel abandon {batch}`)" in told
+    assert f"Let its run finish, or abandon it (`semel abandon {batch}`)" in told
     assert settled(up.declared).ids == (ids(0, 5) if before else ids(0, 10))
     lands(ledger, spec, batch)
     again(up, 5)

@@ -167,7 +167,7 @@ FROM semel.batch WHERE batch_id = 3"""
 
 APART = {
     "record_id": "the catalog has the ids",
-    "accepted": "reads some of it, too, since somebody accepted that",
+    "accepted": "reads some of it too, because a person accepted that",
     "admitted": "has judged some of its dead letters again",
 }
 

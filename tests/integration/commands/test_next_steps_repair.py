@@ -149,7 +149,7 @@ def test_claimed_content_that_is_replaced_before_a_commit(
 
     with failpoints.armed("commit.before_compare", replaced):
         step = shell.fails("semel run events")
-    assert "has claimed other content" in shell.err
+    assert "that was replaced since" in shell.err
     shell.runs(step)
     assert settled(spec).ids == ids(0, 5)
 

@@ -131,7 +131,7 @@ def test_two_replays_of_one_batch(bench: Workbench, ledger: Ledger) -> None:
     spec = two_batches(bench, ledger)
     first, _ = replay.plan(ledger, spec, "a", 1)
     assert replay.plan(ledger, spec, "a", 1) == (first, True)
-    busy = f"batch {first.batch_id} .* is at work on batch 1;"
+    busy = rf"batch {first.batch_id} .* is at work on batch 1\."
     assert isinstance(replay.look(ledger, spec, 1, "b").why, RetryableError)
     with pytest.raises(RetryableError, match=busy):
         replay.plan(ledger, spec, "b", 1)
@@ -184,7 +184,7 @@ def test_the_command(bench: Workbench, ledger: Ledger, monkeypatch: Any, capsys:
     assert [r["generation"] for r in answer_in(capsys.readouterr().out)["replayed"]] == [3, 3]
     (bench.data / "in" / "a.jsonl").unlink()
     assert main(["replay", spec.name, "--batches", "1..2", "--request", "y"]) == 1
-    assert "1 of 2 cannot be replayed, so nothing was done\nbatch 1: " in capsys.readouterr().err
+    assert "1 of 2 cannot be replayed. Nothing was done\nbatch 1: " in capsys.readouterr().err
     for wrong in (["--batches", "2..1"], []):
         assert main(["replay", spec.name, *wrong]) == 2
 

@@ -77,7 +77,7 @@ def test_repeats_stay(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     assert [m.exact for m in made(spec)] == [False, False]
     assert audit(spec).notes == ("repeats may be there: at_least_once",)
     assert compared(ledger, spec).total == 0
-    assert "`id`; at_least_once: repeats are not dropped" in describe.pipeline(spec)
+    assert "`id`; at_least_once: semel does not drop repeats" in describe.pipeline_markdown(spec)
     assert "guarantee: at_least_once" in shell.runs("semel show 1")
     assert shell.runs("semel find events e000016").count("output") == 3
     bench.write("in/c.jsonl", events(30, 31))

@@ -87,7 +87,7 @@ def test_a_refused_file_is_accepted_in_two_steps(
     seen = pages.get("/semel/dags/events/refused", "viewer")
     assert "What would this do?" not in seen.text and "permission to edit" in seen.text
     asked = ask(pages, path)
-    assert "read as a <strong>new generation</strong>" in asked.text and "<b>" not in asked.text
+    assert "the file as a <strong>new generation</strong>" in asked.text and "<b>" not in asked.text
     assert list(refusals(ledger)) == [path.name]
     done = pages.send(ACCEPT, {"token": token_of(asked)})
     assert done.status == 200 and "the file is accepted" in done.text
@@ -178,7 +178,7 @@ def test_what_changed_since_it_was_shown_is_not_accepted(
     beside.write_bytes(path.read_bytes())
     os.replace(beside, path)
     late = pages.send(ACCEPT, {"token": token})
-    assert late.status == 409 and "there is nothing to accept" in late.text
+    assert late.status == 409 and "nothing to accept. semel does not refuse it" in late.text
     run(ledger, spec, "r3")
     path.write_bytes(lines(60, 80))
     plan(ledger, spec, "r4")
@@ -210,8 +210,8 @@ def test_a_loss_is_recorded_in_the_name_of_who_saw_it(
     done = pages.send(ACCEPT, {"token": token_of(ask(pages, path, "lost"))})
     assert done.status == 200 and "the loss is recorded" in done.text
     text = pages.get("/semel/dags/events/refused").text
-    assert "admin (Airflow)" in text and "No file is refused" in text
-    assert "is recorded already" in ask(pages, path, "lost").text
+    assert "admin (Airflow)" in text and "would not refuse any file now" in text
+    assert "is already recorded" in ask(pages, path, "lost").text
 
 
 def test_what_cannot_be_accepted_has_no_button(pages: Pages, bench: Workbench) -> None:
@@ -219,7 +219,7 @@ def test_what_cannot_be_accepted_has_no_button(pages: Pages, bench: Workbench) -
     bench.spec(source={"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl"})
     bench.write("in/nonsense.jsonl", events(0, 1))
     text = pages.get("/semel/dags/events/refused").text
-    assert "1</span> file is refused" in text and "Nothing can be accepted here" in text
+    assert "1</span> file is refused" in text and "You cannot accept this: fix the file" in text
     assert "<button" not in text
 
 
@@ -238,7 +238,7 @@ def test_a_batch_is_abandoned_in_two_steps(
     assert "Abandon it" not in pages.get(where, "viewer").text
     assert pages.get(f"{where}/abandon", "viewer").status == 403
     asked = pages.get(f"{where}/abandon")
-    assert "No attempt is at work on it" in asked.text and "a.jsonl" in asked.text
+    assert "No attempt is at work on this batch" in asked.text and "a.jsonl" in asked.text
     form = {"token": token_of(asked)}
     assert pages.send(f"{where}/abandon", form, "viewer").status == 403
     assert pages.send(f"{where}/abandon", form, headers={"origin": "http://evil"}).status == 403
@@ -269,7 +269,7 @@ def test_a_batch_that_somebody_began_is_not_abandoned_unseen(
     late = pages.send(where, form)
     assert late.status == 409 and "have changed since the page showed them" in late.text
     asked = pages.get(where)
-    assert "An attempt is at work on it" in asked.text
+    assert "An attempt is at work on this batch" in asked.text
     assert pages.send(where, {"token": token_of(asked)}).status == 200
 
 

@@ -125,7 +125,7 @@ def test_what_another_batch_of_its_number_left_is_loud(place: Place) -> None:
     sink, theirs, ours = place.sink(), place.won((0, 10)), place.won((20, 30), (30, 35))
     place.finalize(theirs)
     assert Presence.WRONG in sink.query_presence(ours)
-    with pytest.raises(CorruptionError, match=r"batch 1: .*nothing was touched"):
+    with pytest.raises(CorruptionError, match=r"batch 1: .*Nothing was touched"):
         place.finalize(ours)
     with suppress(CorruptionError):  # It was absent when it was looked at.
         sink.publish(ours, ours.files[:1])
@@ -150,7 +150,7 @@ def test_damaged_staged_files_are_loud(
     won = place.won((0, 10), (10, 15))
     backup = shutil.copytree(place.staged, tmp_path / "backup")
     damage(won)
-    with pytest.raises(CorruptionError, match=r"batch 1: 1 of 2 files.*nothing was touched"):
+    with pytest.raises(CorruptionError, match=r"batch 1: 1 of 2 files.*Nothing was touched"):
         place.finalize(won)
     assert place.rows() == []
     shutil.copytree(backup, place.staged, dirs_exist_ok=True)

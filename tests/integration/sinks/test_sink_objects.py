@@ -332,7 +332,7 @@ def test_a_reader_is_told_of_a_foreign_object(prefix: Prefix, ledger: Ledger) ->
 
 def test_what_is_not_there_is_told_to_a_reader(prefix: Prefix, s3: S3) -> None:
     """No batch yet; no output at all; and a login in a URL is not said."""
-    with pytest.raises(TerminalError, match="holds no finalized batch"):
+    with pytest.raises(TerminalError, match="has no finalized batch"):
         read(prefix)
     with pytest.raises(TerminalError, match="the URL is not one of an object store") as told:
         dataset("s3://me:geheim@bucket/x")

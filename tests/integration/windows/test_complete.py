@@ -823,7 +823,7 @@ def test_the_dag_of_the_page(airflow: None, bench: Workbench) -> None:
     windows = [(day(3), day(4)), (day(4), day(5))]
     spec = by_day(bench)
     extras = [assets.extra_of_windows(spec, some) for some in (windows, windows[:1])]
-    told = {assets.windows("shop"): [SimpleNamespace(extra=extra) for extra in extras]}
+    told = {assets.windows_asset("shop"): [SimpleNamespace(extra=extra) for extra in extras]}
     task = made["bill"]().get_task("windows")
     with contextlib.redirect_stdout(io.StringIO()) as out:
         task.python_callable(triggering_asset_events=told)

@@ -77,8 +77,8 @@ def find_folders() -> None:
 
 @lru_cache(maxsize=1)
 def _find_folders_once(turn: int) -> None:  # noqa: ARG001 - the next turn asks again
-    surroundings.find_folders(settings.told)
-    surroundings.find_ledger(settings.told)
+    surroundings.find_folders(settings.airflow_variables)
+    surroundings.find_ledger(settings.airflow_variables)
 
 
 @lru_cache(maxsize=1)
@@ -155,7 +155,7 @@ def find_spec(dag_id: str) -> tuple[Spec, bool] | None:
     """A DAG's pipeline, and whether it is declared here. Returns None if there is none."""
     spec = content.spec_of(ledger(), dag_id)
     if spec is not None:
-        surroundings.find_connections(spec[0], settings.told)
+        surroundings.find_connections(spec[0], settings.airflow_variables)
     return spec
 
 
