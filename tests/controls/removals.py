@@ -283,7 +283,7 @@ OF_SECONDS: dict[str, Removal] = {
         code("sources.queue.source:Segments.match",
              'not (newest["there"] or self.spool.was_removed(newest["content"] or "-"))'),
     "what is not in another spool is not gone":
-        code("sources.queue.source:Segments.match", "lost=listed, ", new=""),
+        code("sources.queue.source:Segments.match", "lost_ranges=listed, ", new=""),
     "an object that was replaced waits for a person": code(
         "sources.objects.matching:_match_name", "NameMatch.OTHER if partition.reached",
         new="NameMatch.UNREAD if partition.reached",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from semel.archive import layout
-from semel.archive.marker import Marker, judged, read_marker
+from semel.archive.marker import Marker, judging_output, read_marker
 from semel.audit.files import file_problem
 from semel.audit.verdict import Findings, Offender
 from semel.errors import CorruptionError
@@ -39,9 +39,9 @@ class Generations:
     paths: frozenset[Path] = frozenset()
 
     def judging_marker(self, marker: Marker) -> Marker | None:
-        """The marker whose declaration judged a batch's records. None if it is unreadable."""
+        """The marker whose declaration judging_output a batch's records. None if it is unreadable."""
         readable = {**self.replaced.get(marker.batch_id, {}), marker.generation: marker}
-        judge = judged([readable[number] for number in sorted(readable)])
+        judge = judging_output([readable[number] for number in sorted(readable)])
         return judge if judge.generation == 1 or judge.generation - 1 in readable else None
 
     @property
@@ -102,7 +102,7 @@ def _output_files(marker: Marker) -> list[MarkedFile]:
 
 def _replaced_files(old: Marker, newest: Marker) -> list[MarkedFile]:
     """The files of a replaced output that the newest one does not share. If a later replay has
-    judged the records again, decisions and dead letters stay in the archive.
+    judging_output the records again, decisions and dead letters stay in the archive.
     """
     verdicts = _shared_files(old) if old.claims != newest.claims else ()
     return [*_output_files(old), *verdicts]

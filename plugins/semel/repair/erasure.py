@@ -19,7 +19,7 @@ from semel.errors import CorruptionError, RetryableError, StateError, TerminalEr
 from semel.formats.table import sink_format
 from semel.ledger import Ledger, pipelines, rows
 from semel.model.manifest import Kind, MarkedFile
-from semel.model.plain import parsed
+from semel.model.plain import parse_json
 from semel.pipeline.opening import open_sinks
 from semel.pipeline.spec import Spec
 from semel.repair.accept import current_user
@@ -121,7 +121,7 @@ def _check_number(
 
 def _write(files: _MarkerFiles, at: str, by: str, why: str) -> None:
     """Rewrite a batch's marker, with the files as they are now and with this erasure."""
-    path, plain, missing = files.marker.path, parsed(files.text), files.missing
+    path, plain, missing = files.marker.path, parse_json(files.text), files.missing
     if path.read_bytes() != files.text:
         raise RetryableError(
             f"{path}: another process changed this marker meanwhile. Run this again"
@@ -140,7 +140,7 @@ def _current_files(text: bytes, marker: Marker, sink: Sink | None) -> list[Marke
     """
     rows_left = _rows_left(marker, sink) if sink else 0
     files: list[MarkedFile | None] = []
-    for file in marker.files[: len(parsed(text)["files"])]:  # Without ids files that exact added.
+    for file in marker.files[: len(parse_json(text)["files"])]:  # Without ids files that exact added.
         if file.kind is Kind.CLAIMS:
             files.append(file)
         elif file.kind is Kind.DATA and sink:
