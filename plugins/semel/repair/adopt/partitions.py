@@ -78,6 +78,6 @@ def _close_conflicts(placed: list[Adoptee]) -> list[Adoptee]:
             names.add(partition.name)
             identities.add(partition.identity)
     return [
-        replace(p, known=replace(p.partition, closed=p.partition.source_partition_id in closed))
+        replace(p, partition=replace(p.partition, closed=p.partition.source_partition_id in closed))
         for p in placed
     ]
