@@ -199,7 +199,7 @@ def test_numbers_that_others_have_are_refused(bench: Workbench, ledger: Ledger) 
     run(ledger, one, "r1")
     lose(ledger)
     run(ledger, other, "r1")  # Nobody said that the other pipeline is to be adopted.
-    with pytest.raises(TerminalError, match="2 numbers .*batch 1 to 'visits'.*of its own"):
+    with pytest.raises(TerminalError, match="2 of its numbers .*batch 1 to 'visits'.*an empty database"):
         adopt(ledger, one, log=quiet)
     assert sql(ledger, "SELECT name FROM semel.pipeline") == [("visits",)]
 
