@@ -48,7 +48,7 @@ class SemelWindowSensor(WaitingOperator):
         from semel.reports.summary import interval
 
         start, end = self._window(context)
-        complete = completeness.of(ledger, spec)
+        complete = completeness.read_completeness(ledger, spec)
         window = f"{spec.name}, {interval(start, end)}"
         missing = complete.missing(start, end)
         if not missing:

@@ -244,7 +244,7 @@ def _judge_again(
     requarantine.refuse(ledger, spec, roots, letters)
     if dry_run:
         payload = {"pipeline": spec.name, "letters": letters}
-        console.emit(payload, as_json=as_json, render=lambda: print(summary.letters_left(letters)))
+        console.emit(payload, as_json=as_json, render=lambda: print(summary.remaining_letters(letters)))
         return
     results = []
     if letters:

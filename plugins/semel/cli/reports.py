@@ -153,7 +153,7 @@ def find(
             kind = "may be the dead letter" if place.what == "dead_letter" else place.what
             replay = f", made by its replay {place.made_by}" if place.made_by else ""
             print(f"{kind}: batch {place.batch_id}{replay}, {place.file}{origin}{detail}")
-        for line in search.told:
+        for line in search.caveats:
             print(line)
         if not search.places:
             part = f"source {spec.source.part}{' has' if pending == 1 else 's have'}"
@@ -523,7 +523,7 @@ def _code(planned: Any, batch: dict[str, Any], attempts: list[Any]) -> dict[str,
         of, digests = "plan", provenance.CodeDigests.from_json(planned)
     if not digests:
         return None
-    paths = digests.kept(layout.code(root))
+    paths = digests.text_paths(layout.code(root))
     files = [
         {"name": n, "sha256": d, "text": str(paths[n]) if os.path.isfile(paths[n]) else None}
         for n, d in sorted(digests.files.items())

@@ -60,11 +60,11 @@ def run(
         result = run_batch(ledger, spec, request, engine, window, console.say)
 
     def render() -> None:
-        print("\n".join(summary.planned(result.plan)))
+        print("\n".join(summary.plan_lines(result.plan)))
         if result.finalized is not None:
             print(summary.finalize(result.finalized))
         print("seconds: " + ", ".join(f"{verb} {s:.2f}" for verb, s in result.seconds.items()))
-        for step in summary.steps(result.plan):
+        for step in summary.plan_steps(result.plan):
             print(step)
 
     batch = result.plan.batch

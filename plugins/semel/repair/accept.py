@@ -222,7 +222,7 @@ def _preview(
 ) -> AcceptPreview:
     offer = refused.acceptance.offer
     lost, retired = _losses(connection, refused.acceptance)
-    partition = offer.known and offer.known.source_partition_id
+    partition = offer.partition and offer.partition.source_partition_id
     ranges = tuple((k, *span) for k, spans in lost.items() for span in spans)
     digest_now = preview_digest(
         refused.name, offer.identity, offer.evidence, evidence, partition, offer.start, retired,
@@ -263,13 +263,13 @@ def changed_error(name: str) -> StateError:
 
 def _losses(connection: sa.Connection, acceptance: Acceptance) -> tuple[Spans, list[int]]:
     """The ranges that become lost, and the numbers of the partitions to retire."""
-    superseded = {k.source_partition_id for k in acceptance.superseded}
-    ends = {k.source_partition_id: k.seen for k in acceptance.ended}
+    superseded = {k.source_partition_id for k in acceptance.superseded_partitions}
+    ends = {k.source_partition_id: k.seen for k in acceptance.replaced_partitions}
     lost = partitions.free_ranges(
         connection, {k: seen for k, seen in ends.items() if k not in superseded}
     )
     # A file accepted as new is not a copy of the files that it contains, so retire them too.
-    new = acceptance.offer.known is None
+    new = acceptance.offer.partition is None
     return lost, [*ends, *(sorted(superseded - ends.keys()) if new else ())]
 
 
@@ -277,7 +277,7 @@ def _write(
     connection: sa.Connection, pipeline_id: int, acceptance: Acceptance, by: str
 ) -> SettledFile:
     """Retire the old partitions, and open or update the new one. Unread ranges become lost."""
-    offer, same = acceptance.offer, acceptance.offer.known
+    offer, same = acceptance.offer, acceptance.offer.partition
     lost, retired = _losses(connection, acceptance)
     partitions.lose(connection, lost, "replaced", by)
     partitions.retire(connection, retired)
@@ -313,8 +313,8 @@ def match_name(spec: Spec, path: str, names: set[str]) -> str | None:
 
 
 def _unreadable_text(spec: Spec, path: str, listing: SourceListing) -> str:
-    name = match_name(spec, path, {r.name for r in listing.refused})
-    whys = (f"{r.reason}: {r.detail}" for r in listing.refused if r.name == name)
+    name = match_name(spec, path, {r.name for r in listing.refusals})
+    whys = (f"{r.reason}: {r.detail}" for r in listing.refusals if r.name == name)
     why = next(whys, "it does not exist, or the source's pattern does not match it")
     part = spec.source.part
     return (

@@ -185,7 +185,7 @@ def _current_file(marker: Marker, file: MarkedFile) -> MarkedFile | None:
     except FileNotFoundError:
         return None
     form = marker.spec.sink.format if file.kind is Kind.DATA else "parquet"
-    count = sink_format(form).code().rows(path)
+    count = sink_format(form).code().count_rows(path)
     if count >= file.records:
         raise CorruptionError(
             f"{path}: this file has changed, but no record of it is missing ({count} of "

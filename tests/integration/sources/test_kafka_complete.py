@@ -36,7 +36,7 @@ def records(partition: int, *hours: float) -> list[Record]:
 
 
 def event_time(ledger: Ledger, spec: Spec) -> float | None:
-    known = completeness.of(ledger, spec).newest_time
+    known = completeness.read_completeness(ledger, spec).newest_time
     return known and (known - START) / timedelta(hours=1)
 
 

@@ -257,7 +257,7 @@ def _completeness(spec: Spec | None, covered: TimeSet | None, now: datetime) -> 
 @lru_cache(maxsize=256)
 def _past_intervals(schedule: str | None, now: datetime) -> list[tuple[datetime, datetime]]:
     """The recent intervals of a schedule that are over."""
-    cells = pairwise(intervals.ending(schedule, now))
+    cells = pairwise(intervals.last_edges(schedule, now))
     return [(start, end) for start, end in cells if end <= now]
 
 

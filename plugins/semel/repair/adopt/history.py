@@ -95,7 +95,7 @@ def _outputs(marker: Marker) -> list[Marker]:
             next=AGAIN,
         ) from error
     for output in outputs:
-        if not output.counts.accounted:
+        if not output.counts.add_up:
             raise CorruptionError(
                 f"{output.path}: the counts of this marker do not add up. Nothing was adopted. "
                 "Restore it from a backup",
