@@ -178,7 +178,7 @@ def test_what_changed_since_it_was_shown_is_not_accepted(
     beside.write_bytes(path.read_bytes())
     os.replace(beside, path)
     late = pages.send(ACCEPT, {"token": token})
-    assert late.status == 409 and "there is nothing to accept" in late.text
+    assert late.status == 409 and "nothing to accept. semel does not refuse it" in late.text
     run(ledger, spec, "r3")
     path.write_bytes(lines(60, 80))
     plan(ledger, spec, "r4")
