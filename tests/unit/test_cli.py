@@ -217,7 +217,7 @@ def test_validate_tells_right_from_wrong(tmp_path, capsys):
     assert capsys.readouterr().out.startswith(f"OK {FLIGHTS}: flights, digest ")
     assert cli.main(["validate", FLIGHTS, str(wrong)]) == 1
     out = capsys.readouterr().out
-    assert f"{wrong}:1: name: 'A' does not match" in out
+    assert f"{wrong}:1: name: 'A' must begin with" in out
     assert f"{wrong}:2: foo: is an unknown key" in out
     assert cli.main(["validate", FLIGHTS, str(wrong), "--json"]) == 1
     answer = json.loads(capsys.readouterr().out)["answer"]

@@ -129,7 +129,7 @@ def _utc_offset(zone: str, seconds: int) -> int:
 def recount_expressions(spec: Spec) -> dict[str, str]:
     """The values of the braces of the statement `windows`, for this declaration."""
     declared, kinds = spec.aggregate, spec.column_types()
-    read = {name: at for at, name in enumerate(declared.read, start=1)}
+    read = {name: at for at, name in enumerate(declared.columns_read, start=1)}
     written = {n: at for at, n in enumerate((*declared.keys, *declared.columns), start=1)}
     keys = [key for key in declared.keys if is_compared(kinds[key])]
     functions = [

@@ -260,10 +260,10 @@ def _gap_commands(spec: "Spec", answer: "Gaps") -> list[str]:
 
 def _refusal_commands(spec: "Spec", answer: "Gaps") -> list[str]:
     """The `next:` lines for refused files: accept, or else a run after a correction."""
-    from semel.repair.accept import choices, command
+    from semel.repair.accept import accept_command, choices
     from semel.reports.summary import run_of_days
 
-    commands = {refusal: command(spec, refusal) for refusal in answer.refusals[:FILES_NAMED_MAX]}
+    commands = {refusal: accept_command(spec, refusal) for refusal in answer.refusals[:FILES_NAMED_MAX]}
     lines = [f"next: {accept}" for accept in commands.values() if accept]
     broken = [refusal for refusal in commands if not choices(spec.source, refusal.reason)]
     days = {refusal.when.astimezone(UTC).date() for refusal in broken if refusal.when}
