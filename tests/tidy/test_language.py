@@ -25,7 +25,9 @@ REWRITTEN = ("audit", "catalog", "collect", "compare", "ledger", "plan", "sinks"
     f"sources/{kind}" for kind in _KINDS
 )
 """The rooms in this language. A room comes here when it is rewritten, and none leaves."""
-CODE = tree.python_files(*(f"plugins/semel/{room}" for room in REWRITTEN))
+CODE = tree.python_files(
+    *(f"plugins/semel/{room}" for room in REWRITTEN), "plugins/semel_local/demo"
+)
 
 LEFT = {"look", "kept", "held"}
 """Names that the rooms not yet rewritten share with these."""
