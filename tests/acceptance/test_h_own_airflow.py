@@ -287,7 +287,7 @@ def told_of_failure(own: OwnAirflow, airflow: Airflow) -> None:
     [mail] = wait_for(lambda: own.mail.mails, "the mail of the failure")
     assert mail["Subject"] == body["title"] == "semel: strict: plan failed"
     said = airflow.log("strict", run, "plan")
-    assert any("told the connection hook of this" in line for line in said)
+    assert any("notified the connection hook" in line for line in said)
     assert not any(own.web.url + HOOK in line for line in said), "an address may be a secret"
 
 

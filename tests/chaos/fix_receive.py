@@ -186,8 +186,8 @@ class Heard(Queue):
         self.handed_back += [self.held[handle] for handle in handles]
         self._queue.hand_back(handles)
 
-    def about(self):  # noqa: ANN201
-        return self._queue.about()
+    def describe(self):  # noqa: ANN201
+        return self._queue.describe()
 
     def extend(self, handles: Sequence[str]) -> None:
         self._queue.extend(handles)

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.batches.workbench import Workbench
-from semel.finalize import _finish
+from semel.finalize import _mark_finalized
 from semel.ledger import Ledger
 from semel.ledger.batches import pipeline_and_batch
 from semel.plan import abandon, plan
@@ -148,7 +148,7 @@ class IntervalHistory:
         covers = self.rows("SELECT covers FROM semel.batch WHERE batch_id = %s", batch)[0][0]
         with self.ledger.transaction() as connection:
             pipeline, found = pipeline_and_batch(connection, self.name, batch)
-            _finish(connection, pipeline, self.spec, found, {"covers": covers}, timed=False)
+            _mark_finalized(connection, pipeline, self.spec, found, {"covers": covers}, timed=False)
 
     # What is there.
 
@@ -180,7 +180,7 @@ class IntervalHistory:
     # What must hold.
 
     def complete(self) -> set[int]:
-        known = completeness.of(self.ledger, self.spec)
+        known = completeness.read_completeness(self.ledger, self.spec)
         hours = range(-1, int(self.now) + 3)
         return {n for n in hours if known.complete(DAY + n * HOUR, DAY + (n + 1) * HOUR)}
 

@@ -14,7 +14,7 @@ from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.repair import losses
-from semel.repair.losses import accept_loss, foresee_loss
+from semel.repair.losses import accept_loss, preview_loss
 from semel.reports.gaps import gaps
 
 WAIT_SECONDS = 30
@@ -117,7 +117,7 @@ def test_a_topic_that_goes_while_it_is_looked_at(
         raise FileNotFoundError(topic.name)
 
     once_looked(deleted)
-    foreseen = foresee_loss(ledger, half_read, topic.at())
+    foreseen = preview_loss(ledger, half_read, topic.at())
     once_looked(deleted)
     assert accept_loss(ledger, half_read, topic.at()) == foreseen
     assert lost(ledger) == [(10, 15)]

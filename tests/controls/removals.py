@@ -160,7 +160,7 @@ def rash_commit(original: Callable) -> Callable:
         try:
             return original(ledger, spec, pipeline, batch, attempt, log)
         except errors.OutcomeUnknownError:
-            kept = archive.of(spec)
+            kept = archive.archive_folder(spec)
             storage.remove_folder(archive.attempt(kept, batch.batch_id, attempt.fence))
             raise
 
@@ -291,9 +291,9 @@ OF_SECONDS: dict[str, Removal] = {
     "each read names the etag": all_of(
         *(code(f"clients.objects:Store.{name}", '{"if_match": f\'"{etag}"\', "range"',
                new='{"range"') for name in ("read", "chunks")),
-        gives("clients.objects:Store._check"),
+        gives("clients.objects:Store._check_etag"),
     ),
-    "what was read says what it is of": gives("clients.objects:Store._check"),
+    "what was read says what it is of": gives("clients.objects:Store._check_etag"),
     "what is not listed is not gone":
         code("sources.objects.matching:_lost_ranges", "k.name in listing.scope", new="True"),
     "an ordered listing goes back for what was refused":
@@ -325,16 +325,17 @@ OF_SECONDS: dict[str, Removal] = {
     "the audit looks for other keys of a batch": code(
         "sinks.objects.sink:ObjectsSink.rows", "self._list_output() if strays else ()", new="()"
     ),
-    "each attempt tries the store": gives("sinks.objects.sink:prove"),
+    "each attempt tries the store": gives("sinks.objects.sink:check_conditional_puts"),
     "a batch that met a slash is planned without it": code(
         "sources.objects.source:ObjectsSource.evidence", "offer.partition is not None"
     ),
     "a folder in which something is refused is listed":
         gives("sources.objects.source:outermost_folders", ("dt=2026-01-02",)),
     "a stale replacement is tried": code(
-        "clients.objects.probe:prove", "if replaces", new="if False", user="sinks.objects.sink"
+        "clients.objects.probe:check_conditional_puts", "if replaces", new="if False",
+        user="sinks.objects.sink",
     ),
-    "each attempt tries the store of a table": gives("sinks.delta.table:prove"),
+    "each attempt tries the store of a table": gives("sinks.delta.table:check_conditional_puts"),
     "an older copy leaves a newer one":
         code("sinks.objects.notes:put_marker_copy", "int(number) > generation", new="False and <old>"),
     "the copy of a marker is put": gives("sinks.objects.notes:put_marker_copy"),
@@ -350,12 +351,12 @@ OF_SECONDS: dict[str, Removal] = {
     "check refuses a queue that has given messages up":
         code("sources.queue.probe:check_service", "letters and dead:", new="False:"),
     "an id of Pub/Sub has the time of publishing":
-        code("clients.queue.pubsub:_columns", "{i}-{t.seconds}{t.nanos:09}", new="{i}"),
+        code("clients.queue.pubsub:_message_columns", "{i}-{t.seconds}{t.nanos:09}", new="{i}"),
     "receive acknowledges before it waits for an ordered queue": code(
         "sources.queue.receive:_Receiver._pull", "self.about.ordered or not len(pulled)", new="False"
     ),
     "two pipelines have no queue in common":
-        code("pipeline:_clashes", "own.drained & other.drained", new="()"),
+        code("pipeline:_clashes", "paths.drained & other.drained", new="()"),
     "check refuses a horizon that is too short":
         code("sources.queue.probe:check_service", "horizon < retention + _MARGIN"),
     "pipeline lock": sql("pipelines.lock", "FOR NO KEY UPDATE"),
@@ -405,7 +406,7 @@ OF_SECONDS: dict[str, Removal] = {
     "abandon takes the mark from later batches":
         sql("abandon.abandon_batch", "AND b.is_full", "AND false"),
     "windows that changed are named":
-        code("reports.completeness:of_batch", 'found["times"] or ()', new="()"),
+        code("reports.completeness:windows_of_batch", 'batch["times"] or ()', new="()"),
     "a person ends a hold only where one is":
         sql("accept.late", "AND arrived_to > COALESCE(event_time, '-infinity')"),
     "a chain is held by its upstream":
@@ -443,7 +444,7 @@ OF_SECONDS: dict[str, Removal] = {
         other("stage:rows", claims_to_the_files_ends),
         gives("sources.files.source:file_claims.check_claims"),
     ),
-    "nothing is deleted on an unknown outcome": other("commit:_try", rash_commit),
+    "nothing is deleted on an unknown outcome": other("commit:_try_commit", rash_commit),
     "Spark's stage retries are off": other("spark.engine:_REQUIRED", lambda _: {}),
     "what was read is not read again in a copy":
         other("sources.files.gather:likeness", no_likeness),
@@ -456,14 +457,15 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "a task looks at its part again": gives("sources.files.parquet:ParquetFiles._check_read"),
     "rows that cannot be decoded are dead letters": code(
-        "formats.parquet:_RowGroupReader.group", "range(at, high, limits.PIECE_ROWS_MAX)", new="()"
+        "formats.parquet:_RowGroupReader.read_group", "range(at, high, limits.PIECE_ROWS_MAX)",
+        new="()",
     ),
     "a source's file goes when it is finalized": sql(
         "collect.accounted", "SELECT int8range(0, p.reached)", "SELECT true OR int8range(0, 1)"
     ),
     "a source's file goes as it was read":
         code("sources.files.moving:move_finalized", "fingerprint(partition.name) != partition.fingerprint"),
-    "what was replaced is read and judged anew": gives("runs.replay:renewed", []),
+    "what was replaced is read and judged anew": gives("runs.replay:replaced_parts", []),
     "a later replay takes the newest verdicts":
         sql("replay.roots", "COALESCE(n.judged_by, n.batch_id) AS", "b.batch_id AS"),
     "what others have judged is not judged anew": gives("runs.replay:_refuse_apart"),
@@ -488,7 +490,8 @@ OF_SECONDS: dict[str, Removal] = {
         "commit:_decide", 'attempt_now["replaced"] is not None'
     ),
     "a replay of what was replaced again is planned anew": code(
-        "runs.replay:outdated", "batch.replays and renewed(ledger, spec, batch.batch_id)"
+        "runs.replay:abandon_outdated",
+        "batch.replays and replaced_parts(ledger, spec, batch.batch_id)",
     ),
     "a part without rows is read as that":
         sql("replay.claim", "JOIN made USING (name)", 'JOIN made USING (name) WHERE f."end" > 0'),
@@ -501,7 +504,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a record of no window is set aside": all_of(
         gives("stage.read:timeless", ((), [])), gives("stage.together:timeless", ((), []))
     ),
-    "what transforms gave can be counted": gives("spark.engine:_check_counted"),
+    "what transforms gave can be counted": gives("spark.engine:_check_aggregate"),
     "partial rows stand for all survivors": code(
         "stage.account:sum_up", "not job.spec.transforms and stand_for != counts.survivors"
     ),
@@ -515,7 +518,7 @@ OF_SECONDS: dict[str, Removal] = {
     "windows are counted again":
         sql("audit.windows", "WHERE miscounted IS NOT NULL OR altered IS NOT NULL", "WHERE false"),
     "a record has one value under the names of a column":
-        code("formats.jsonl:_merged", "np.flatnonzero(given & merged.is_valid().to_numpy())",
+        code("formats.jsonl:_merge_names", "np.flatnonzero(valid & merged.is_valid().to_numpy())",
              new="np.flatnonzero([])"),
     "no batch of an interval is left out of its replay": gives("runs.replay:_check_within"),
     "a replay looks at headers first": all_of(
@@ -532,7 +535,7 @@ OF_SECONDS: dict[str, Removal] = {
     "names of writers' notes are not read": code(
         "plan.partitions:without_private", "item.name not in hidden", new="True"
     ),
-    "old times of old writers are dead letters": gives("formats.parquet:since", {}),
+    "old times of old writers are dead letters": gives("formats.parquet:calendar_limits", {}),
     "what is written on leaves its time open":
         code("plan.covered:with_growing", "open_from = min(begun, default=None)",
              new="open_from = None"),
@@ -550,8 +553,9 @@ OF_SECONDS: dict[str, Removal] = {
              user="plan"),
     "a file within the delay leaves it open":
         sql("plan.covers", "WHEN EXISTS", "WHEN false AND EXISTS"),
-    "an INT96 that Arrow wraps is a dead letter": gives("formats.parquet:_far", ()),
-    "a type that readers take for nothing is refused": gives("formats.parquet:_hides", False),
+    "an INT96 that Arrow wraps is a dead letter": gives("formats.parquet:_year_faults", ()),
+    "a type that readers take for nothing is refused":
+        gives("formats.parquet:_has_hidden_values", False),
     "a refused copy is remembered": sql("partitions.refused", "WHERE ", "WHERE false AND "),
     "what cannot be looked for keeps its path and its content":
         other("sources.files.gather:recognise", unsure_is_new),
@@ -569,7 +573,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a task's ledger has its attempt":
         code("stage.shard:ledger_of", '[row["started_at"] for row in attempts] != [job.began_at]'),
     "what tasks made is linked before it is staged": gives("stage:check_links_of"),
-    "a sink with traces is refused": gives("archive.owned:refuse_traces"),
+    "a sink with traces is refused": gives("archive.ownership:refuse_traces"),
     "sequences pass what files hold":
         sql("adopt.pass_numbers", "GREATEST(:batch_max", "LEAST(:batch_max"),
     "a batch has one row in semel_batch": all_of(
@@ -673,11 +677,11 @@ OF_SECONDS: dict[str, Removal] = {
         gives("sinks.postgres.batch_notes:refuse_other_owners"),
     ),
     "a marker is missed by what was read before it": code(
-        "archive.owned:check_held",
+        "archive.ownership:check_target",
         "_check_markers(pipeline, lacking,",
-        new="_check_markers(pipeline, {one.root for one in known if one.finalized_at} - there,",
+        new="_check_markers(pipeline, {one.root for one in expected if one.finalized_at} - marked,",
     ),
-    "adopt holds a target against the markers": gives("repair.adopt:check_landed"),
+    "adopt holds a target against the markers": gives("repair.adopt:compare_target"),
     # The row follows what is declared, as that of a folder does.
     "an address changes by a person's word":
         code(
@@ -685,17 +689,17 @@ OF_SECONDS: dict[str, Removal] = {
             user="plan",
         ),
     "as many are erased as a person says":
-        code("repair.erased:_check_number", "total != lacking"),
+        code("repair.erasure:_check_number", "total != lacking"),
     "ledger and adopt have the word":
         sql("accept.erase", "ON CONFLICT", "WHERE false ON CONFLICT"),
     "rows that are left are counted":
         code("audit:_Audit._recount", "stated -= marker.erased_rows", new="stated = actual"),
     "what was erased is not computed again": all_of(
-        code("runs.replay:_check_replaceable", 'found["erased"]'),
+        code("runs.replay:_check_replaceable", 'root_row["erased"]'),
         code("stage.replayed:_winner", "marker.erased"),
     ),
     "a moved target is proven by its notes":
-        code("repair.accept:accept_moved", "owned.check_held(", new="(lambda *_: None)("),
+        code("repair.accept:accept_moved", "ownership.check_target(", new="(lambda *_: None)("),
 }
 """Those whose tests take seconds."""
 
@@ -703,10 +707,10 @@ OF_MINUTES: dict[str, Removal] = {
     "a generation is there once": schema("DROP INDEX semel.batch_generation;"),
     "the output before is retired by the winner's transaction": all_of(
         sql("commit.retire_generation", "AND replaced_by IS NULL"),
-        other("commit:_try", retiring_commit),
+        other("commit:_try_commit", retiring_commit),
     ),
     "the marker that is replaced is the one before":
-        code("archive.write_marker:_there", "marker.generation < batch.generation - 1"),
+        code("archive.write_marker:_current_marker", "marker.generation < batch.generation - 1"),
     "a marker is kept before it is replaced": gives("archive.write_marker:_keep_aside"),
     # It is taken as it is.
     "what another finalizer kept is made durable":
@@ -717,10 +721,10 @@ OF_MINUTES: dict[str, Removal] = {
     # The new marker comes under another name, then it takes the old one's.
     "outputs of one batch have one marker": code(
         "archive.write_marker:_rename",
-        "os.rename(made, path)", new=f"os.link(made, {ASIDE}){POINT}<old>; os.unlink({ASIDE})",
+        "os.rename(temporary, path)", new=f"os.link(temporary, {ASIDE}){POINT}<old>; os.unlink({ASIDE})",
     ),
     "a marker that replaced another is durable before `finalized`":
-        code("archive.write_marker:replace", "sync_folder(path.parent)", new="pass"),
+        code("archive.write_marker:replace_marker", "sync_folder(path.parent)", new="pass"),
     "the folder goes from which the marker came": gives("archive.write_marker:_remove_fence"),
     # A folder into which somebody wrote meanwhile is left.
     "that folder is gone, and not only removed":
@@ -739,7 +743,10 @@ OF_MINUTES: dict[str, Removal] = {
         code("sinks.files.sink:Folder.remove_files", "sync_folder(folder)", new="pass"),
     # What was looked at before the lock counts; so of an admission.
     "a replay looks again under the lock":
-        code("runs.replay:plan", 'now[0]["newest"] != found["newest"] or _at_work(connection, root)'),
+        code(
+            "runs.replay:plan",
+            'now[0]["newest"] != root_row["newest"] or _open_replay(connection, root)',
+        ),
     "an admission is there once": schema("DROP INDEX semel.batch_admission;"),
     "a pipeline keeps its guarantee": sql("pipelines.guarantee", "AND commit_seq = 0"),
     "the guarantee is looked at under the lock": code(
@@ -837,7 +844,8 @@ OF_MINUTES: dict[str, Removal] = {
     "rows are looked for beside the commit":
         code(f"{COMMITS}:presences", "table.count(now, won.batch_id)", new="0"),
     "no credential of the environment stands before a connection's": code(
-        "clients.objects.access:Access.told", "os.environ.get(variable) and option not in told",
+        "clients.objects.access:Access.configuration",
+        "os.environ.get(variable) and option not in config",
         new="False",
     ),
     "a Delta table is looked at before any work":
@@ -882,7 +890,7 @@ OF_MINUTES: dict[str, Removal] = {
         "since[place] == first[place]", user="sources.kafka.matching",
     ),
     "what is missing is looked at under the lock":
-        code("repair.losses:accept_loss", "if passed and", new="if False and"),
+        code("repair.losses:accept_loss", "if vanished and", new="if False and"),
     "a partition is known at first sight":
         code("sources.kafka.matching:match", "if partition.source_partition is None:", new="if False:"),
     "no offset for a time is no end where records are left":
@@ -903,7 +911,7 @@ OF_MINUTES: dict[str, Removal] = {
     "a search begins behind earlier intervals alone":
         sql("kafka.reached", "AND interval_end <= :until"),
     "only a registry's own word is a verdict": code(
-        "clients.kafka.registry:Registry._asked",
+        "clients.kafka.registry:Registry._request",
         "error.http_status_code == 404 and error.error_code in _UNKNOWN", new="True",
     ),
     "a value ends where its record does":

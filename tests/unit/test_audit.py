@@ -586,7 +586,7 @@ def test_the_marker_of_then_is_damaged(replayed: HonestSink) -> None:
     replayed.aside(1, 1).write_text("{")
     verdict = audit(replayed.spec, replayed.path)
     assert broken(verdict) == {"generations", "strays"}
-    assert "cannot be read" in told(verdict, "generations")
+    assert "cannot read this marker" in told(verdict, "generations")
 
 
 def test_no_marker_for_what_was_kept(replayed: HonestSink) -> None:

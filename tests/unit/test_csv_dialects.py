@@ -278,7 +278,7 @@ def test_quotes_are_judged_by_vectors() -> None:
             (block,) = read_whole(data, CsvFormat(header=False, **dialect), schema, schema.names)[0]
             best = min(best, time.process_time() - begin)
             assert block.table.num_rows == 40_000
-            assert not len(parser._quotes.doubtful(block.lines))
+            assert not len(parser._quotes.suspects(block.lines))
         return best
 
     plain = seconds(b"some text of some length,and some other text\n")

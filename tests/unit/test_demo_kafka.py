@@ -9,11 +9,11 @@ import pytest
 
 from semel import pipeline
 from semel.archive import layout
+from semel.errors import TerminalError, UnavailableError
+from semel.pipeline.spec import Spec
 from semel_local.demo import exact, flights, follow, stream
 from semel_local.demo.airflow_api import DagRun, TaskState
 from semel_local.demo.progress import DemoProgress
-from semel.errors import TerminalError, UnavailableError
-from semel.pipeline.spec import Spec
 
 DAYS = [dt.date(2013, 1, 1), dt.date(2013, 1, 2)]
 
@@ -50,7 +50,7 @@ def test_files_of_a_forgotten_demo_are_refused(live: Spec) -> None:
     """Without state, batches that are there would not be of this topic."""
     by_date = pipeline.find(stream.BY_DATE)
     assert stream._next_week(live, by_date) == 1
-    marker = layout.marker(layout.of(live), 1)
+    marker = layout.marker(layout.archive_folder(live), 1)
     marker.parent.mkdir(parents=True)
     marker.touch()
     with pytest.raises(TerminalError, match=r"earlier demo.*flights_by_date.*make reset"):
@@ -148,7 +148,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def batch(live: Spec, number: int, messages: int) -> None:
     """What the demo reads of a success marker."""
-    path = layout.marker(layout.of(live), number)
+    path = layout.marker(layout.archive_folder(live), number)
     path.parent.mkdir(parents=True, exist_ok=True)
     key = f"airflow:{live.name}:scheduled__{number}"
     path.write_text(f'{{"request_key": "{key}", "counts": {{"records_read": {messages}}}}}')

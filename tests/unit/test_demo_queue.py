@@ -9,7 +9,7 @@ import pytest
 
 from semel import failpoints, pipeline
 from semel.archive import layout
-from semel.clients.queue import Pulled
+from semel.clients.queue import PulledMessages
 from semel.errors import TerminalError
 from semel.pipeline.spec import Spec
 from semel.sources.queue.receive import to_record_batch
@@ -40,7 +40,7 @@ def segment(spec: Spec, numbers: list[int], attempt: int = 1) -> Path:
     n = len(numbers)
     part.append(
         to_record_batch(
-            Pulled(
+            PulledMessages(
                 ids=[f"{number}-1700000000000000000" for number in numbers],
                 published=[None] * n, attributes=[[]] * n, ordering_keys=[None] * n,
                 attempts=[attempt] * n, values=[b"{}"] * n, handles=[None] * n,
@@ -57,7 +57,7 @@ def test_a_spool_of_a_forgotten_demo_is_refused(spec: Spec, left: str) -> None:
     if left == "segment":
         segment(spec, [1])
     else:
-        marker = layout.marker(layout.of(spec), 1)
+        marker = layout.marker(layout.archive_folder(spec), 1)
         marker.parent.mkdir(parents=True)
         marker.touch()
     with pytest.raises(TerminalError, match=r"earlier demo.*flights_queue.*make reset"):

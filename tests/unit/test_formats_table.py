@@ -65,11 +65,11 @@ def test_output_of_each_format_is_a_trace(tmp_path: Path, name: str) -> None:
     """A ledger that knows nothing of a sink sees what lies there, whatever its format was."""
     made = HonestSink(tmp_path, sink__format=name)
     made.path.mkdir()
-    assert traces.first(made.path, made.archive, made.spec) is None
+    assert traces.describe_trace(made.path, made.archive, made.spec) is None
     (made.path / f"clicks-b00000001-00000.{name}x").touch()
-    assert traces.first(made.path, made.archive, made.spec) is None
+    assert traces.describe_trace(made.path, made.archive, made.spec) is None
     (made.path / f"clicks-b00000001-00000.{name}").touch()
-    assert "an output file" in traces.first(made.path, made.archive, made.spec)
+    assert "an output file" in traces.describe_trace(made.path, made.archive, made.spec)
 
 
 def test_an_unknown_format_is_never_another_one(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_an_unknown_format_is_never_another_one(tmp_path: Path) -> None:
         "audit": lambda: fast.output_expression(with_format(binary(tmp_path), "sink", "avro"), "b"),
     }
     for what, attempt in attempts.items():
-        with pytest.raises(TerminalError, match="sink.format 'avro' is not one of"):
+        with pytest.raises(TerminalError, match="sink.format.* does not have 'avro', only parquet"):
             attempt()
             pytest.fail(what)
     content = made.marker(1)
@@ -132,7 +132,7 @@ def test_an_unknown_source_format_is_never_another_one(tmp_path: Path) -> None:
     """Who reads records, and the audit that reads them by itself, stop at one without an entry."""
     spec = with_format(spec_of(tmp_path), "source", "avro")
     for ask in (format_of, is_whole, has_header, lambda s: header_of(s, "x")):
-        with pytest.raises(TerminalError, match="source.format 'avro' is not one of"):
+        with pytest.raises(TerminalError, match="source.format.* does not have 'avro', only jsonl"):
             ask(spec.of_source())
     with pytest.raises(TerminalError, match="'avro': this version of semel cannot audit it"):
         csv_options(spec.source)
@@ -140,7 +140,7 @@ def test_an_unknown_source_format_is_never_another_one(tmp_path: Path) -> None:
     made.land("a.jsonl", {"id": "1"})
     made.batch()
     (marker,) = markers(made.path)
-    with pytest.raises(TerminalError, match="'avro' is not one of"):
+    with pytest.raises(TerminalError, match="does not have 'avro'"):
         FilesSource(context=spec.of_source(), root=tmp_path).can_join(marker.claims[0])
 
 

@@ -11,7 +11,7 @@ from airflow.sdk import Connection
 from fixtures.batches.workbench import Workbench
 from semel.airflow import surroundings
 from semel.clients.objects import Object
-from semel.clients.objects.access import StoreLocation, opened
+from semel.clients.objects.access import StoreLocation, open_store
 from semel.errors import SpecError, TerminalError
 from semel.sources.objects import listing
 from semel.sources.objects.listing import KeyScope
@@ -25,12 +25,12 @@ SOURCE = {
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"url": "bucket/in"}, "is no URL such as s3://bucket/prefix"),
-        ({"url": "s3://AKIA:geheim@bucket/in"}, "a login belongs in a connection"),
-        ({"url": "https://bucket.s3.amazonaws.com/in?X-Amz-Signature=geheim"}, "is no URL such as"),
-        ({"url": "s3://bucket/in/../out"}, "one of dots"),
-        ({"url": "s3://bucket//in"}, "an empty part"),
-        ({"url": "s3://bucket/in put"}, "is no URL such as"),
+        ({"url": "bucket/in"}, "is not a URL such as s3://bucket/prefix"),
+        ({"url": "s3://AKIA:geheim@bucket/in"}, "Put a login into a connection"),
+        ({"url": "https://bucket.s3.amazonaws.com/in?X-Amz-Signature=geheim"}, "is not a URL such"),
+        ({"url": "s3://bucket/in/../out"}, "has //, /./ or /../ in its prefix"),
+        ({"url": "s3://bucket//in"}, "has //, /./ or /../ in its prefix"),
+        ({"url": "s3://bucket/in put"}, "is not a URL such as"),
         ({"connection": "no name"}, "connection"),
         ({"format": "avro"}, "format"),
         ({"select": "interval"}, "interval_from: is missing"),
@@ -172,7 +172,7 @@ def test_a_connection_of_airflows(
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", "")
     spec = bench.spec(source=SOURCE | {"url": url, "connection": "lake"})
     surroundings.find_connections(spec)
-    store, who = opened(StoreLocation.of(url), "lake")
+    store, who = open_store(StoreLocation.of(url), "lake")
     assert who == "the connection 'lake'"
     assert {key: store.config[key] for key in config} == config
     if keys:

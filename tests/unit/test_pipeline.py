@@ -91,11 +91,11 @@ def test_the_base_is_right(folder):
 
 # fmt: off
 BROKEN = [
-    ("name: clicks\n", "name: Clicks\n", "1: name: 'Clicks' does not match"),
-    ("name: clicks\n", "name: \"clicks\\n\"\n", "1: name: 'clicks\\n' does not match"),
+    ("name: clicks\n", "name: Clicks\n", "1: name: 'Clicks' must begin with a lower-case"),
+    ("name: clicks\n", "name: \"clicks\\n\"\n", "1: name: 'clicks\\n' must begin with"),
     ("name: clicks\n", "name: no\n", "1: name: must be a valid string, not False; YAML reads"),
     ("name: clicks\n", "name: semel_collect\n",
-     "1: name: 'semel_collect' is the name of the DAG that collects"),
+     "1: name: 'semel_collect' is the name of the DAG for collect"),
     ("name: clicks\n", "name: clicks\nschedul: x\n", "2: schedul: is an unknown key; did you mean"),
     ("name: clicks\n", "name: clicks\nname: b\n", "2: name: is there twice, first in line 1"),
     ("name: clicks\n", "name: clicks\nschedule: 0 0 * *\n", "2: schedule: '0 0 * *' is neither"),
@@ -118,19 +118,19 @@ BROKEN = [
     ("name: clicks\n", "name: clicks\ndedup: {scope: day}\n",
      "2: dedup.scope: must be 'horizon' or"),
     ("name: clicks\n", "name: clicks\ndedup: {scope: bucket}\n", "1: record_time: is missing"),
-    ("name: clicks\n", "name: clicks\ndedup: {late: accept}\n", "2: dedup.late: has no meaning"),
+    ("name: clicks\n", "name: clicks\ndedup: {late: accept}\n", "2: dedup.late: needs scope"),
     ("name: clicks\n", "name: clicks\nrecord_time: when\n",
      "2: record_time: 'when' is not a column"),
     ("name: clicks\n", "name: clicks\nrecord_time: id\n", "2: record_time: 'id' is string, not a"),
     ("  type: files\n  path: clicks/*.jsonl", "  path: clicks/*.jsonl",
      "2: source.type: is missing"),
-    ("  path: clicks/*.jsonl", "  path: ../x/*.jsonl", "4: source.path: '../x/*.jsonl' holds '..'"),
+    ("  path: clicks/*.jsonl", "  path: ../x/*.jsonl", "4: source.path: '../x/*.jsonl' has '..'"),
     ("  path: clicks/*.jsonl", "  path: /etc/*.jsonl", "4: source.path: '/etc' lies outside"),
     ("  path: clicks/*.jsonl", "  path: clicks/", "4: source.path: 'clicks/' is a folder"),
     ("  path: clicks/*.jsonl", "  path: clicks/**", "4: source.path: 'clicks/**' ends in **"),
-    ("  path: clicks/*.jsonl", "  path: a**/x", "4: source.path: 'a**/x' holds ** beside"),
-    ("  path: clicks/*.jsonl", "  path: \"a\\nb\"", "4: source.path: 'a\\nb' holds a control"),
-    ("  path: clicks/*.jsonl", "  path: \"a\\0b\"", "4: source.path: holds a NUL"),
+    ("  path: clicks/*.jsonl", "  path: a**/x", "4: source.path: 'a**/x' has ** next"),
+    ("  path: clicks/*.jsonl", "  path: \"a\\nb\"", "4: source.path: 'a\\nb' has a control"),
+    ("  path: clicks/*.jsonl", "  path: \"a\\0b\"", "4: source.path: has a NUL"),
     ("  format: jsonl\n", "  format: json\n",
      "5: source.format: must be 'jsonl', 'csv' or 'parquet', not 'json'"),
     ("  format: jsonl\n", "  format: csv\n", "10: source.schema.tags: array<string>: a CSV field"),
@@ -188,9 +188,9 @@ BROKEN = [
     ("record_id: [id]", "record_id: [score]", "11: record_id[0]: 'score' is double: an id column"),
     ("record_id: [id]", "record_id: [tags]", "11: record_id[0]: 'tags' is array<string>: an id"),
     ("record_id: [id]", "record_id: [id, id]", "11: record_id: names 'id' twice"),
-    ("record_id: [id]", "dedup: {shards: 2}", "11: dedup: has no meaning without record_id"),
+    ("record_id: [id]", "dedup: {shards: 2}", "11: dedup: needs record_id: without it"),
     ("sink:\n", "limits: {orphan_after: 29 s}\nsink:\n",
-     "12: limits.orphan_after: is shorter than 30 s: the driver of a stage gives a sign of life "),
+     "12: limits.orphan_after: is shorter than 30 s. Stage sends a heartbeat every "),
     ("sink:\n", "sinks:\n", "12: sinks: is an unknown key; did you mean sink?"),
     ("sink:\n", "window: {siz: 1 hour}\nsink:\n", "12: window.siz: is an unknown key; did you"),
     ("  path: out/clicks", "  path: /tmp", "14: sink.path: '/tmp' lies outside the allowed"),
@@ -205,11 +205,11 @@ BROKEN = [
     ("parquet\n", "parquet\n  partition_by: [3]\n",
      "16: sink.partition_by[0]: must be a valid string, not 3"),
     ("parquet\n", "parquet\n  partition_by:\n  - window: 7 hours\n    of: at\n    name: h\n",
-     "17: sink.partition_by[0].window: is neither a week nor a day nor a part"),
+     "17: sink.partition_by[0].window: is not a week, a day, or a part"),
     ("parquet\n", "parquet\n  partition_by:\n  - id\n  - window: 1 h\n    of: at\n    nam: h\n",
      "20: sink.partition_by[1].nam: is an unknown key; did you mean name?"),
     ("parquet\n", "parquet\n  partition_by:\n  - {window: 1 h, of: at, name: h, zone: Berlin}\n",
-     "17: sink.partition_by[0].zone: is no time zone; write one such as Europe/Berlin"),
+     "17: sink.partition_by[0].zone: is not a time zone, such as Europe/Berlin"),
     ("parquet\n", "parquet\n  partition_by: [{window: 1 h, of: x, name: h}]\n",
      "16: sink.partition_by[0].of: 'x' is not a column; the output has id, "),
     ("parquet\n", "parquet\n  partition_by: [{window: 1 h, of: id, name: h}]\n",
@@ -225,7 +225,7 @@ BROKEN = [
     ("parquet\n", "parquet\n  file_name: '{batch}-{part}-{window}'\n",
      "16: sink.file_name: has {window}, and partition_by has 0 windows, not one"),
     ("parquet\n", "parquet\n  shards: 2\ntransforms: [t:f]\n",
-     "16: sink.shards: goes by a record's position, which no row has behind a transform"),
+     "16: sink.shards: uses a record's position, which rows lack after a transform"),
     ("parquet\n", "parquet\n  position_columns: 1\n", "16: sink.position_columns: must be a valid"),
 ]
 # fmt: on
@@ -313,7 +313,7 @@ HOSTILE = [
     (b"a: 1\nb: \x00\n", "2: (yaml): the character U+0000"),
     (b"a: 1\nb: " + b"[" * 50_000 + b"\n", "2: (yaml): nests deeper than 16"),
     (b"a: 1\nb: !!python/object/apply:os.system ['true']\n", "2: (yaml): the tag tag:yaml.org"),
-    (b"a: 1\nb: !!bool x\n", "2: (yaml): the tag tag:yaml.org,2002:bool is not read"),
+    (b"a: 1\nb: !!bool x\n", "2: (yaml): the tag tag:yaml.org,2002:bool is not allowed"),
     (b"a: 1\n" + b"".join(b"k%d: 1\n" % n for n in range(200)), "201: (file): 104 more problems"),
     (b"a: 1\nb: " + b"9" * 5_000 + b"\n", "2: b: cannot be read: "),
     (b"a: 1\nb: 2013-13-45\n", "2: b: cannot be read: "),
@@ -366,7 +366,7 @@ def test_a_stored_spec_needs_no_machine(folder, monkeypatch):
 def test_a_stored_spec_that_does_not_fit_is_an_error(folder):
     """A spec stored by another version is refused by key, not half read."""
     stored = pipeline.load(written(folder, BASE)).to_json()
-    with pytest.raises(SpecError, match=r"stored spec .* dedup.shards: must be"):
+    with pytest.raises(SpecError, match=r"stored declaration: dedup.shards: must be"):
         pipeline.Spec.from_json(stored | {"dedup": {"shards": 0}})
 
 

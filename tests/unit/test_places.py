@@ -262,9 +262,9 @@ def test_many_pipelines_are_compared_in_seconds(
     """
     specs = {Path(f"p{n}.yaml"): bench.spec(f"p{n}", source={"path": f"{n}/*"}) for n in range(30)}
     resolved: list[str] = []
-    allowed = settings._allowed
+    allowed = settings._resolve_allowed
     monkeypatch.setattr(
-        settings, "_allowed", lambda path, key: resolved.append(path) or allowed(path, key)
+        settings, "_resolve_allowed", lambda path, key: resolved.append(path) or allowed(path, key)
     )
     assert pipeline.clashes(specs) == []
     assert len(resolved) == 2 * len(specs)

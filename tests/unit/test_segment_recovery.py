@@ -12,7 +12,7 @@ import pytest
 
 from fixtures.queue.segments import values_of
 from semel import failpoints
-from semel.clients.queue import Pulled
+from semel.clients.queue import PulledMessages
 from semel.errors import UnavailableError
 from semel.sources.queue import segment
 from semel.sources.queue.receive import to_record_batch
@@ -36,9 +36,9 @@ def spool(tmp_path: Path) -> Spool:
     return made
 
 
-def pulled(values: list[bytes], first: int = 0) -> Pulled:
+def pulled(values: list[bytes], first: int = 0) -> PulledMessages:
     """Messages, each second one of which has no publish time, and each third one no attributes."""
-    found = Pulled()
+    found = PulledMessages()
     for number, value in enumerate(values, first):
         found.ids.append(f"m{number}")
         found.published.append(number * 1000 if number % 2 else None)

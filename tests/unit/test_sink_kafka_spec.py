@@ -47,8 +47,8 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ({"topic": "x" * 243}, "sink.topic: 'xxx.*' does not match"),
         ({"value": "avro"}, "sink.value: must be 'json', not 'avro'"),
         ({"transaction_bytes": 0}, "sink.transaction_bytes: 0 is not between 1 byte"),
-        ({"mode": "append"}, "sink.mode: is an unknown key; known: type, connection"),
-        ({"archive": "../x"}, "sink.archive: '../x' holds '..'"),
+        ({"mode": "append"}, "sink.mode: is an unknown key; the keys are type, connection"),
+        ({"archive": "../x"}, "sink.archive: '../x' has '..'"),
     ],
 )
 def test_a_wrong_declaration_is_named(load, sink: dict, said: str) -> None:

@@ -27,19 +27,19 @@ import duckdb
 import pyarrow as pa
 
 from semel import limits
-from semel.archive import layout, owned
+from semel.archive import layout, ownership
 from semel.archive.marker import Marker
 from semel.audit import fast, files, generations, windows
 from semel.audit.generations import Generations
 from semel.audit.reading import Reading, claims_of
 from semel.audit.source_reader import LetterBytes, Letters, letters_table
 from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, AuditVerdict, Findings, Obligation, Offender
-from semel.clients.duck import DuckEngine, zoneless
+from semel.clients.duck import DuckEngine, drop_time_zones
 from semel.declare.parts import RepeatScope
-from semel.declare.wording import count, those
+from semel.declare.wording import batch_list, count
 from semel.errors import CorruptionError, TerminalError, first_line
 from semel.formats.output import columns_for_readers, columns_in_files, rows_of
-from semel.formats.pieces import gathered, pieces
+from semel.formats.pieces import gather, read_pieces
 from semel.model.batch import OF_THE_OUTPUT, Counts, repeats_of, runs
 from semel.model.manifest import Kind, MarkedFile
 from semel.model.reasons import DecidedBy, Reason
@@ -78,7 +78,7 @@ def audit(spec: Spec, sink_path: str | Path | None = None) -> AuditVerdict:
     not an error. Raises UnavailableError or TerminalError if the source or sink does not answer.
     """
     if sink_path is None:
-        sink, archive = spec.sink_path(), layout.of(spec)
+        sink, archive = spec.sink_path(), layout.archive_folder(spec)
     else:
         sink = Path(sink_path)
         archive = archive_of(sink)
@@ -163,7 +163,7 @@ class _Audit:
         if self._notes is None:
             return
         try:
-            marked = owned.by_markers(self._markers)
+            marked = ownership.batches_of_markers(self._markers)
         except CorruptionError:
             return  # The check of the generations has blamed it.
         difference = held.compare(self._spec.name, None, marked, self._notes.batch_notes)
@@ -221,7 +221,7 @@ class _Audit:
         for marker, table in self._tables_of_kind(Kind.DECISIONS, columns):
             spec = (self._replaced.judging_marker(marker) or marker).spec
             identity = fast.identity(spec, lambda name: f"record_id.{fast.column(name)}")
-            ids = zoneless(pa.Table.from_struct_array(table.column("record_id")))
+            ids = drop_time_zones(pa.Table.from_struct_array(table.column("record_id")))
             table = table.set_column(3, "record_id", ids.to_struct_array())
             self._insert("insert_decision", "its decisions", marker, table, {"id": identity})
 
@@ -240,7 +240,7 @@ class _Audit:
         for marker in self._markers:
             for file in marker.of_kind(kind):
                 try:
-                    for rows in pieces(marker.path_of(file), columns):
+                    for rows in read_pieces(marker.path_of(file), columns):
                         yield marker, pa.Table.from_batches([rows])
                 except (pa.ArrowException, OSError):
                     continue
@@ -271,7 +271,7 @@ class _Audit:
             if set(spec.record_id) <= names and spec.aggregate is None:
                 braces["id"] = fast.identity(spec, column)
             tables = self._output_of(sink_of, marker, columns)
-            for rows in gathered(tables, limits.AUDIT_CHUNK_BYTES):
+            for rows in gather(tables, limits.AUDIT_CHUNK_BYTES):
                 self._insert("insert_output", "its output", marker, rows, braces)
                 if _is_counted(marker):
                     cells = windows.partial_row_expressions(spec)
@@ -282,7 +282,7 @@ class _Audit:
     ) -> Iterator[pa.Table]:
         """The rows of a batch, each with its file or address. Blames unreadable files."""
         for file in marker.of_kind(Kind.REFUSED):  # An operator has accepted these refusals.
-            for rows in pieces(marker.path_of(file), columns):
+            for rows in read_pieces(marker.path_of(file), columns):
                 yield _with_address(file.path, pa.Table.from_batches([rows]).select(columns))
         if marker.sink is None:
             sink = sink_of(marker.spec)
@@ -460,7 +460,7 @@ class _Audit:
             notes.append(repeats_of(max(repeating) + 1 if ended else None))
         if erased := {m.batch_id: m.erased_rows for m in self._markers if m.erased}:
             rows = count(sum(erased.values()), "row")
-            notes.append(f"an operator has recorded the erasure of {rows} of {those(erased)}")
+            notes.append(f"an operator has recorded the erasure of {rows} of {batch_list(erased)}")
         # Keeps AG7.
         here, batches_by_zones = zones_version(), {}
         for marker in self._markers:
@@ -469,7 +469,7 @@ class _Audit:
                 batches_by_zones.setdefault(zones, set()).add(marker.batch_id)
         for zones, batches in sorted(batches_by_zones.items()):
             notes.append(
-                f"stage computed the windows of {those(batches)} with tz database {zones}. The "
+                f"stage computed the windows of {batch_list(batches)} with tz database {zones}. The "
                 f"audit has tz database {here or '(no version)'}, with other windows"
             )
         if self._in_flight:
@@ -480,13 +480,13 @@ class _Audit:
             )
         if expired := self._reading.expired:
             why = self._spec.source.expires
-            notes.append(f"{those(expired)} {_UNPROVEN}: {why}, as expected")
+            notes.append(f"{batch_list(expired)} {_UNPROVEN}: {why}, as expected")
         if self._lost_outputs:
             first = self._lost_outputs[min(self._lost_outputs)]
-            notes.append(f"{those(self._lost_outputs)} {_UNPROVEN}: {first}")
+            notes.append(f"{batch_list(self._lost_outputs)} {_UNPROVEN}: {first}")
         if self._superseded:
             first = self._superseded[min(self._superseded)]
-            notes.append(f"{those(self._superseded)}: the remaining rows are proven: {first}")
+            notes.append(f"{batch_list(self._superseded)}: the remaining rows are proven: {first}")
         kinds = self._spec.column_types().items()
         if skipped := [name for name, kind in kinds if not fast.is_compared(kind)]:
             notes.append(f"values of {', '.join(skipped)} (nested, json) are not compared")

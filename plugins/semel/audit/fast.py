@@ -11,7 +11,7 @@ from semel.audit import windows
 from semel.audit.exact import Rules
 from semel.audit.windows import is_compared
 from semel.clients.duck import TYPES, duck_type
-from semel.clients.sql import column, quoted
+from semel.clients.sql import column, quote_text
 from semel.declare.ddl import ColumnType
 from semel.declare.parts import NO_QUOTE, RepeatScope, Unknown
 from semel.formats.table import sink_format
@@ -98,7 +98,7 @@ def output_expression(spec: Spec, name: str) -> str:
     kind = spec.column_types().get(name)
     if kind is None or kind.word != "binary":
         return column(name) if kind is None else _folder_value(spec, name, kind, column(name))
-    stored = sink_format(spec.sink.format).code().held_as(kind.arrow())
+    stored = sink_format(spec.sink.format).code().read_back_type(kind.arrow())
     return f"from_base64({column(name)})" if stored != kind.arrow() else column(name)
 
 
@@ -124,8 +124,8 @@ def sift(dialect: LineDialect) -> tuple[str, dict[str, str]]:
         "good": " AND ".join(good),
         "values": f"[{', '.join(f'''NULLIF({place}, '')''' for place in places)}]",
         "count": str(len(dialect.header)),
-        "quote": quoted("\n" if dialect.csv.quote == NO_QUOTE else dialect.csv.quote),
-        "delimiter": quoted(dialect.csv.delimiter),
+        "quote": quote_text("\n" if dialect.csv.quote == NO_QUOTE else dialect.csv.quote),
+        "delimiter": quote_text(dialect.csv.delimiter),
     }
 
 
@@ -144,7 +144,7 @@ def _sift_json(dialect: LineDialect, cut: set[str]) -> dict[str, str]:
     if dialect.rules.unknown is Unknown.QUARANTINE:
         good.append("len(k) = list_count(t)")
     return {
-        "paths": f"[{', '.join(quoted(_pointer(key)) for key in keys)}]",
+        "paths": f"[{', '.join(quote_text(_pointer(key)) for key in keys)}]",
         "values": f"[{', '.join(values)}]" if others else "f",
         "good": " AND ".join(good),
     }
@@ -190,7 +190,7 @@ def _good_csv(value: str, kind: ColumnType, cut: bool) -> str:
     }.get(kind.word)  # fmt: skip
     if kind.word == "binary":
         return f"({value} IS NULL)"
-    tests = [f"regexp_matches({value}, {quoted(pattern)})"] if pattern else []
+    tests = [f"regexp_matches({value}, {quote_text(pattern)})"] if pattern else []
     if test := _fits(value, kind, cut):
         tests.append(test)
     return f"({value} IS NULL OR ({' AND '.join(tests)}))" if tests else "true"
@@ -215,10 +215,10 @@ def _fits(value: str, kind: ColumnType, cut: bool) -> str:
             whole_digits, scale = min(kind.precision - kind.scale, 15), kind.scale
             digits = rf"^-?\d{{1,{whole_digits}}}" if whole_digits else r"^-?0"
             pattern = digits + (rf"(\.\d{{1,{scale}}})?$" if scale else "$")
-            return f"(length({value}) <= 15 AND regexp_matches({value}, {quoted(pattern)}))"
+            return f"(length({value}) <= 15 AND regexp_matches({value}, {quote_text(pattern)}))"
         case "date":
             form = rf"regexp_matches({value}, '^\d{{4}}-\d\d-\d\d$')"
             return f"({form} AND {value} >= '0001' AND {cast} IS NOT NULL)"
         case _:
-            form = f"regexp_matches({value}, {quoted(_LONG_TIME if cut else _TIME)})"
+            form = f"regexp_matches({value}, {quote_text(_LONG_TIME if cut else _TIME)})"
             return f"({form} AND {value} >= '0001' AND {cast} IS NOT NULL)"

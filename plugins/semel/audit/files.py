@@ -146,7 +146,7 @@ def file_problem(path: Path, file: MarkedFile, form: str) -> str | None:
         return f"its bytes were changed: checksum {actual}, not {file.checksum}"
     try:
         name = form if file.kind is Kind.DATA else "parquet"
-        rows = sink_format(name).code().rows(path)
+        rows = sink_format(name).code().count_rows(path)
         missing = set(_SCHEMAS.get(file.kind, ())) - set(_columns(path, file))
     except (pa.ArrowException, OSError) as error:
         return f"it cannot be read ({error})"

@@ -69,7 +69,7 @@ def read_generations(
     for path in _replaced_marker_paths(archive):
         match = _NAME.fullmatch(path.name)
         batch, generation = (int(match[1]), int(match[2])) if match else (0, 0)
-        if path != layout.replaced(archive, batch, generation):
+        if path != layout.replaced_marker(archive, batch, generation):
             continue
         paths.add(path)
         marker = newest.get(batch)
@@ -91,7 +91,7 @@ def read_generations(
 
 
 def _replaced_marker_paths(archive: Path) -> list[Path]:
-    return sorted(layout.replaced(archive, 0, 1).parent.glob("*"))
+    return sorted(layout.replaced_marker(archive, 0, 1).parent.glob("*"))
 
 
 def _output_files(marker: Marker) -> list[MarkedFile]:
@@ -136,7 +136,7 @@ def _check_generations(
                 for what, path in _problems(old, marker, generations, current):
                     _blame(findings, old, what, path)
             elif (batch, generation) not in unreadable:
-                path = layout.replaced(archive, batch, generation)
+                path = layout.replaced_marker(archive, batch, generation)
                 what = f"a replay replaced generation {generation}, and its marker is missing"
                 findings.blame(_CHECK, Offender(what=what, batch=batch, file=str(path)))
 
@@ -181,7 +181,7 @@ def _differences(old: Marker, successor: Marker) -> Iterator[tuple[str, None]]:
         if successor.spec.record_id or parts[0] != parts[1]:
             yield "it claims other ranges than its replay", None
         counts, claimed = old.counts, sum(c.end - c.start for c in old.claims)
-        if counts.records_read != claimed or not counts.accounted:
+        if counts.records_read != claimed or not counts.add_up:
             yield f"its counts do not add up to its {claimed} claimed records", None
         kinds = (Kind.DECISIONS, Kind.DEAD_LETTERS)
         dropped = sum(file.records for kind in kinds for file in old.of_kind(kind))

@@ -259,7 +259,7 @@ def _remove_replaced(
     }
     removed, freed, errors = 0, 0, []
     for batch in ledger.rows("collect", "replaced", **values):
-        old = layout.replaced(archive, batch["root"], batch["generation"])
+        old = layout.replaced_marker(archive, batch["root"], batch["generation"])
         try:
             marker = read_marker(layout.marker(archive, batch["root"]), sink)
             replaced = read_marker(old, sink)

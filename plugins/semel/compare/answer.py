@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from semel.model.batch import Counts
-from semel.model.reasons import Said
+from semel.model.reasons import ExplainedEnum
 
 
-class Cause(Said):
+class Cause(ExplainedEnum):
     """Why two outputs differ, in the order in which compare tries the causes."""
 
     LATE = "late", "the live path set the record aside as late"

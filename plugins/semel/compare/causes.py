@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from semel.archive import provenance
-from semel.archive.marker import Marker, generations, judged
+from semel.archive.marker import Marker, generations, judging_output
 from semel.clients.duck import DuckEngine
 from semel.compare.answer import Cause
 from semel.compare.choice import ChosenBatches
@@ -64,7 +64,7 @@ def _source_changed(chosen: ChosenBatches, marker: Marker) -> bool:
         return False  # The check of its root covers it.
     claims, split_bytes = chosen.claims[marker.batch_id], chosen.split_bytes[marker.batch_id]
     # The digest belongs to the output whose declaration judged the records.
-    marker = judged(generations(marker))
+    marker = judging_output(generations(marker))
     job = job_of(marker, tuple(claims), open_source(marker.spec), split_bytes)
     no_offsets = np.zeros(0, np.int64)
     try:
@@ -75,5 +75,5 @@ def _source_changed(chosen: ChosenBatches, marker: Marker) -> bool:
 
 
 def _code_changed(spec: Spec, marker: Marker) -> bool:
-    now = provenance.look(spec).named.digest
+    now = provenance.read_code(spec).digests.digest
     return marker.code_digest is not None and marker.code_digest != now

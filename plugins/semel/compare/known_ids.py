@@ -18,9 +18,9 @@ from semel.clients.duck import DuckEngine
 from semel.compare.choice import ChosenBatches
 from semel.declare.parts import RepeatScope
 from semel.errors import CorruptionError
-from semel.formats.pieces import pieces
+from semel.formats.pieces import read_pieces
 from semel.model.manifest import Kind
-from semel.repair.adopt.ids import Part, in_source, whole_file
+from semel.repair.adopt.ids import Part, ids_in_source, verified_path
 from semel.stage.ids_file import write_known
 
 _IN_CATALOG = "duplicate_in_catalog"
@@ -56,7 +56,7 @@ def _insert_ids(engine: DuckEngine, chosen: ChosenBatches) -> None:
     for marker in chosen.markers:
         end = last + (marker.spec.dedup.scope is RepeatScope.BUCKET)
         if marker.commit_seq < end and marker.counts.survivors:
-            for part in in_source(marker, chosen.claims_of(marker)):
+            for part in ids_in_source(marker, chosen.claims_of(marker)):
                 engine.run("insert_first_seen", _table(marker, part))
 
 
@@ -68,10 +68,10 @@ def _repeated_ids(chosen: ChosenBatches, marker: Marker) -> Iterator[Part]:
     of the range.
     """
     if marker.spec.dedup.scope is RepeatScope.BUCKET:
-        yield from in_source(marker, chosen.claims_of(marker), (Kind.DEAD_LETTERS,))
+        yield from ids_in_source(marker, chosen.claims_of(marker), (Kind.DEAD_LETTERS,))
         return
     for file in marker.of_kind(Kind.DECISIONS):
-        for piece in pieces(whole_file(marker, file), ["reason", "record_id"]):
+        for piece in read_pieces(verified_path(marker, file), ["reason", "record_id"]):
             dropped = piece.filter(pc.equal(piece.column("reason"), _IN_CATALOG))
             ids = pa.Table.from_struct_array(dropped.column("record_id"))
             hashed = hash_ids(ids, marker.spec.record_id, shards=chosen.pipeline.shards)

@@ -13,13 +13,13 @@ import pyarrow as pa
 from semel import limits
 from semel.archive.marker import Marker
 from semel.audit import fast
-from semel.clients.duck import DuckEngine, zoneless
+from semel.clients.duck import DuckEngine, drop_time_zones
 from semel.clients.sql import column
 from semel.compare.path import BatchPathOutput
 from semel.declare.aggregate import Aggregate
 from semel.errors import CorruptionError, first_line
 from semel.formats.output import columns_in_files, rows_of
-from semel.formats.pieces import gathered, pieces
+from semel.formats.pieces import gather, read_pieces
 from semel.model.manifest import Kind, MarkedFile
 from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
@@ -120,7 +120,7 @@ class Outputs:
             return
         self.files.append((outputs[0], merged))
         where = {"side": side, "batch": _NULL, "file": len(self.files) - 1}
-        self.engine.run("insert_output", zoneless(merged), self._braces(outputs[0]) | where)
+        self.engine.run("insert_output", drop_time_zones(merged), self._braces(outputs[0]) | where)
 
     def examples(
         self, at: int, contents: list[int], sink_of: SinkOf
@@ -153,8 +153,8 @@ class Outputs:
         columns = ["source_partition_id", "offset", "reason", *more]
         with _corruption_if_unreadable(output, file):
             path = output.path_of(file)
-            tables = (pa.Table.from_batches([rows]) for rows in pieces(path, columns))
-            for table in gathered(tables, limits.AUDIT_CHUNK_BYTES):
+            tables = (pa.Table.from_batches([rows]) for rows in read_pieces(path, columns))
+            for table in gather(tables, limits.AUDIT_CHUNK_BYTES):
                 self.engine.run("insert_apart", table.flatten(), braces)
 
     def _braces(self, output: Output) -> dict[str, object]:
@@ -219,13 +219,13 @@ def _rows(
 ) -> Iterator[pa.Table]:
     """The rows of one file of an output, or all rows of a batch in a table."""
     if isinstance(file, pa.Table):
-        yield zoneless(file)
+        yield drop_time_zones(file)
         return
     if file is None:
         with suppress(MiscountError):  # Compare shows missing rows as differences.
             yield from sink_of(output.spec).rows(output)
         return
-    yield from gathered(rows_of(output, file), limits.AUDIT_CHUNK_BYTES)
+    yield from gather(rows_of(output, file), limits.AUDIT_CHUNK_BYTES)
 
 
 @contextmanager

@@ -107,7 +107,7 @@ def batch_path(
         )
         log(f"batch path: reads {count(len(job.splits), 'split')} in {count(job.tasks, 'task')}")
         make_folders(job)
-        texts = provenance.look(spec).texts
+        texts = provenance.read_code(spec).texts
         outcome = engine.run(replace(job, refuses=_row_checker(chosen.spec, job), code=texts))
         source.check(claims, _BATCH)
         return _output_of(job, outcome)

@@ -133,7 +133,7 @@ def _show_first(show: Show, places: np.ndarray, firsts: np.ndarray, rows: np.nda
 def _quoting(text: pa.Array) -> Show:
     def show(rows: np.ndarray) -> list[str]:
         texts = pc.utf8_slice_codeunits(text.take(pa.array(rows)), 0, FOUND_CHARS_MAX + 1)
-        return words.all_quoted(texts.to_pylist())
+        return words.quote_all(texts.to_pylist())
 
     return show
 
@@ -189,7 +189,7 @@ def _decimals(array: pa.Array, declared: pa.Decimal128Type) -> tuple[pa.Array, _
         bad = no_decimals(text, declared)
         decimals = _cast_what_fits(_without(text, bad), widest(declared))
         bad |= _lost(text, decimals)
-        faults = [(bad, "", words.expected(declared), _quoting(array))]
+        faults = [(bad, "", words.expected_value(declared), _quoting(array))]
     return decimals.view(declared), faults
 
 
@@ -241,8 +241,8 @@ def _unfit_values(array: pa.Array) -> _Faults:
     if pa.types.is_floating(kind):
         if pc.all(pc.is_finite(array)).as_py() is False:
             return [
-                (_mask(pc.is_nan(array)), "", words.expected(kind), _show_nan),
-                (_mask(pc.is_inf(array)), "", words.within(kind), _show_larger),
+                (_mask(pc.is_nan(array)), "", words.expected_value(kind), _show_nan),
+                (_mask(pc.is_inf(array)), "", words.expected_range(kind), _show_larger),
             ]
     elif pa.types.is_decimal(kind):
         try:
@@ -251,7 +251,7 @@ def _unfit_values(array: pa.Array) -> _Faults:
             wide = array.view(widest(kind))
             most = Decimal(10**kind.precision - 1).scaleb(-kind.scale, _DIGITS)
             bad = _mask(pc.greater(pc.abs(wide), pa.scalar(most, wide.type)))
-            return [(bad, "", words.expected(kind), partial(_show_plain, wide))]
+            return [(bad, "", words.expected_value(kind), partial(_show_plain, wide))]
     elif pa.types.is_timestamp(kind):
         numbers, show = array.cast(pa.int64()), partial(_show_moments, array, "us", "Z")
         return _unfit_range(numbers, _MOMENTS, words.YEARS.format("time"), show)

@@ -55,7 +55,7 @@ class CsvFormat:
         return _CsvParser(self, schema, columns or schema.names)
 
 
-def declared(context: Context) -> CsvFormat:
+def declared_format(context: Context) -> CsvFormat:
     """See table.SourceCode."""
     csv = context.declared.csv
     return CsvFormat(
@@ -187,7 +187,7 @@ class _CsvParser:
             for i in np.flatnonzero(np.isin(data[lines.starts], list(self._blank))):
                 if not self.clean(lines.raw(i)):
                     raise BadRecords(Reason.malformed, "a blank line")
-        doubtful = np.zeros(1, np.int64) if len(lines) == 1 else self._quotes.doubtful(lines)
+        doubtful = np.zeros(1, np.int64) if len(lines) == 1 else self._quotes.suspects(lines)
         for at, text in zip(doubtful.tolist(), lines.raws(doubtful), strict=True):
             if why := self._quotes.fault(text):
                 raise BadRecords(Reason.malformed, why, at)
@@ -237,7 +237,7 @@ class _CsvParser:
             rows = np.delete(rows, list(faults))
             if not len(rows):
                 return faults
-            lines = lines.take(rows).packed()
+            lines = lines.take(rows).pack()
         counts: dict[int, Fault] = {}
 
         def skip(row: pa.csv.InvalidRow) -> str:
@@ -254,7 +254,7 @@ class _CsvParser:
     def _quote_faults(self, lines: RecordLines) -> dict[int, Fault]:
         faults: dict[int, Fault] = {}
         codes = np.frombuffer(lines.data, np.uint8)
-        places = self._quotes.doubtful(lines)
+        places = self._quotes.suspects(lines)
         if b"\r" in lines.data:
             places = np.union1d(places, lines.matching(r"\r"))
         for at, text in zip(places.tolist(), lines.raws(places), strict=True):
@@ -271,7 +271,7 @@ class _CsvParser:
 
         Without it, pyarrow 26 reads an empty last field as quoted if another field is quoted.
         """
-        doubled = self._quotes.doubled(lines)
+        doubled = self._quotes.double_escaped_quotes(lines)
         return _with_line_end(lines) if doubled is None else pa.py_buffer(doubled + b"\n")
 
     def _add_unfit(self, rows: np.ndarray, table: pa.Table, faults: dict[int, Fault]) -> None:
@@ -285,11 +285,11 @@ class _CsvParser:
             unlike = _unlike(column, form, kind)
             texts = pc.utf8_slice_codeunits(column.take(unlike), 0, FOUND_CHARS_MAX + 1)
             declared = self._declared[name]
-            fits, beyond = words.expected(declared), words.within(declared)
+            fits, beyond = words.expected_value(declared), words.expected_range(declared)
             is_integer = pa.types.is_integer(kind)
             for row, text in zip(rows[unlike].tolist(), texts.to_pylist(), strict=True):
                 expected = beyond if is_integer and _INTEGER.fullmatch(text) else fits
-                why = words.misfit(name, expected, words.quoted(text))
+                why = words.misfit(name, expected, words.quote(text))
                 faults.setdefault(row, (Reason.type_mismatch, why))
 
     def _verdict(self, lines: RecordLines, message: str) -> BadRecords:
@@ -308,8 +308,8 @@ class _CsvParser:
             value = self._read_as(text, self._source(lines)).column(name)[0].as_py()
             kind = self._declared[name]
             is_integer = pa.types.is_integer(kind) and _INTEGER.fullmatch(value)
-            expected = words.within(kind) if is_integer else words.expected(kind)
-            message = words.misfit(name, expected, words.quoted(value))
+            expected = words.expected_range(kind) if is_integer else words.expected_value(kind)
+            message = words.misfit(name, expected, words.quote(value))
         return BadRecords(Reason.type_mismatch, message, index)
 
 

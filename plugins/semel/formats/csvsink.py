@@ -31,7 +31,7 @@ def refusal(kind: pa.DataType) -> str | None:
     return None if is_plain(kind) else f"{kind}, which a CSV field cannot hold"
 
 
-def held_as(kind: pa.DataType) -> pa.DataType:
+def read_back_type(kind: pa.DataType) -> pa.DataType:
     """See table.SinkCode."""
     return pa.string() if is_binary(kind) else kind
 
@@ -68,7 +68,7 @@ def _in_csv(name: str, array: pa.Array) -> pa.Array:
     return array
 
 
-def reading(path: Path | None, size: int) -> "ds.FileFormat":
+def dataset_format(path: Path | None, size: int) -> "ds.FileFormat":
     """See table.SinkCode. The whole file is one block, because pyarrow 26 may cut blocks at a line
     end inside a field, and then loses or mixes fields."""
     block = max(CSV_BLOCK_BYTES_MIN, 1 << max(size, 1).bit_length())
@@ -91,7 +91,7 @@ def _by_blocks(size: int) -> "ds.FileFormat":
     )
 
 
-def rows(path: Path) -> int:
+def count_rows(path: Path) -> int:
     """See table.SinkCode. A line end outside of quotes ends a record."""
     records = quotes = 0
     with open(path, "rb") as file:

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 def format_of(context: Context) -> "Format":
     """The parser's side of `source.format`."""
-    return source_format(context.declared.format).code().declared(context)
+    return source_format(context.declared.format).code().declared_format(context)
 
 
 def is_whole(context: Context) -> bool:
     """Whether semel reads a file as one range: a reader cannot find a record in its middle."""
-    return source_format(context.declared.format).whole(context.declared)
+    return source_format(context.declared.format).is_one_range(context.declared)
 
 
 def has_header(context: Context) -> bool:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as at
 
 from semel.declare.ddl import ColumnType
-from semel.formats.words import near
+from semel.formats.words import similar_name_hint
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 """Maximum digits of an integer, by its bits."""
@@ -76,7 +76,7 @@ def _struct(file_type: pa.StructType, kind: ColumnType) -> str | None:
     for name, inner in kind.fields:
         places = file_type.get_all_field_indices(name)
         if len(places) != 1:
-            like = "" if places else near(name, (field.name for field in file_type))
+            like = "" if places else similar_name_hint(name, (field.name for field in file_type))
             return f".{name} is {'twice or more' if places else 'not'} in the file{like}"
         if why := misfit(file_type.field(places[0]).type, inner, within=True):
             return f".{name}{why}"

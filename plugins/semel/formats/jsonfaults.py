@@ -21,11 +21,11 @@ from semel.formats.jsontext import (
     key_tree,
     members,
     pairs_of,
-    quoted,
+    json_key,
     records_with,
-    text_shown,
-    there_twice,
-    value_shown,
+    text_excerpt,
+    repeated_key_fault,
+    value_excerpt,
 )
 from semel.formats.lines import Fault, RecordLines
 from semel.formats.words import FOUND_CHARS_MAX, RECORD_SHOWN_BYTES
@@ -84,7 +84,7 @@ class RecordFaults:
     def repeated(self, text: bytes) -> Fault | None:
         """The fault of an object that has a declared key twice. None if it has not."""
         name = _repeated(_pairs(text), self._tree) if _may_repeat(text) else None
-        return None if name is None else there_twice(name)
+        return None if name is None else repeated_key_fault(name)
 
     def doubtful(self, lines: RecordLines) -> list[int]:
         """The records with a decimal that may not fit."""
@@ -108,16 +108,16 @@ def _no_json(text: bytes, message: str) -> str:
     what, _, place = message.rpartition(" (byte ")
     if not what:
         last = text[-RECORD_SHOWN_BYTES :].decode(errors="replace")
-        return f"not JSON: cut off after {words.shown(last[-FOUND_CHARS_MAX :])}"
+        return f"not JSON: cut off after {words.excerpt(last[-FOUND_CHARS_MAX :])}"
     what, at = what.removeprefix("JSON is malformed: "), int(place[:-1])
     if what.startswith("trailing characters"):
-        return f"expected one JSON object, found more after it: {text_shown(text, at - 1)}"
-    return f"not JSON at byte {at} of the record ({what}): {text_shown(text, at)}"
+        return f"expected one JSON object, found more after it: {text_excerpt(text, at - 1)}"
+    return f"not JSON at byte {at} of the record ({what}): {text_excerpt(text, at)}"
 
 
 def no_object(text: bytes | memoryview) -> str:
     """The message for a record that is not an object."""
-    return f"expected a JSON object {{...}}, found {text_shown(bytes(text[:RECORD_SHOWN_BYTES]))}"
+    return f"expected a JSON object {{...}}, found {text_excerpt(bytes(text[:RECORD_SHOWN_BYTES]))}"
 
 
 def _may_repeat(text: bytes) -> bool:
@@ -188,7 +188,7 @@ def _check(kind: pa.DataType) -> _Check:
             faults = (of_one(f"{place}[{at}]", one) for at, one in enumerate(elements_of(raw)))
             return next(filter(None, faults), None)
         wanted = expected(raw)
-        return wanted and words.misfit(place, wanted, value_shown(raw))
+        return wanted and words.misfit(place, wanted, value_excerpt(raw))
 
     return misfit
 
@@ -196,7 +196,7 @@ def _check(kind: pa.DataType) -> _Check:
 def _scalar(kind: pa.DataType) -> Callable[[bytes], str | None]:
     """Returns a function from a value's text to what was expected, or to None if pyarrow reads it.
     """
-    expected, beyond = words.expected(kind), words.within(kind)
+    expected, beyond = words.expected_value(kind), words.expected_range(kind)
     if pa.types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
 
@@ -246,7 +246,7 @@ def _innermost(kind: pa.DataType) -> pa.DataType:
 
 def _unlike(field: pa.Field) -> bytes:
     """A pattern for the field's key with a value that is not obviously valid."""
-    key = re.escape(quoted(field.name)) + rb"[ \t]*:[ \t]*"
+    key = re.escape(json_key(field.name)) + rb"[ \t]*:[ \t]*"
     if pa.types.is_list(field.type):
         return key + rb"\["
     fine = rb'null|"-?N"|-?N'.replace(b"N", plain(field.type).encode())

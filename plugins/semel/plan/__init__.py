@@ -251,7 +251,7 @@ def _write(
             return None, covers
     stored: dict[str, Any] = {}
     if draft.ranges:  # Before the lock, because it reads the transforms' files.
-        stored = provenance.stored(request.spec)
+        stored = provenance.spec_with_code(request.spec)
     with ledger.transaction() as connection:
         _lock(connection, pipeline, request, survey)
         if not survey.same_refusals:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from semel.archive import layout, owned
+from semel.archive import layout, ownership
 from semel.errors import NO_STEP, TerminalError
 from semel.ledger import change, pipelines, row, transition
 from semel.model.batch import Pipeline
@@ -27,7 +27,7 @@ class DeclaredPlace:
         """The declared archive, or else the current one, which moves only with its sink."""
         if spec.sink.archive is None and pipeline and pipeline.sink_address == sink.address:
             return cls(sink=sink, archive=pipeline.archive_path)
-        return cls(sink=sink, archive=str(layout.of(spec)))
+        return cls(sink=sink, archive=str(layout.archive_folder(spec)))
 
     @property
     def address(self) -> str:
@@ -56,7 +56,7 @@ def register(connection: sa.Connection, spec: Spec, sink: Sink) -> Pipeline:
 def _insert(connection: sa.Connection, spec: Spec, place: DeclaredPlace) -> Pipeline:
     """The new row, or that of another plan that registers the pipeline at the same time."""
     if pipelines.owner(connection, place.address, place.archive) is None:
-        owned.refuse_traces(spec, place.sink, Path(place.archive))
+        ownership.refuse_traces(spec, place.sink, Path(place.archive))
     change(
         connection,
         "pipelines",
@@ -133,7 +133,7 @@ def _moved(
         raise elsewhere(spec, old, place.address)
     pipelines.lock(connection, pipeline)
     archive = Path(place.archive)
-    owned.refuse_foreign_markers(connection, pipeline_id, spec.name, folder, archive)
+    ownership.refuse_foreign_markers(connection, pipeline_id, spec.name, folder, archive)
     last = row(connection, "pipelines", "last_finalized", pipeline_id=pipeline_id)
     if last and not layout.marker(archive, last["batch_id"]).exists():
         raise TerminalError(

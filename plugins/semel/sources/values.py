@@ -18,7 +18,7 @@ from semel.formats.columns import convert
 from semel.formats.exact import cast_exactly
 from semel.formats.lines import Fault, Parser, RecordLines
 from semel.formats.records import OFFSET, Block, Judge, too_long, with_offset
-from semel.formats.selection import NONE
+from semel.formats.selection import NO_OFFSETS
 from semel.model.batch import Ignored
 from semel.model.reasons import Reason
 from semel.sources.messages import MessagesSpec
@@ -57,7 +57,7 @@ class Values:
         text: RecordLines | None = None,
         unread: Mapping[int, Fault] = {},
         tombstones: int = 0,
-        left_out: np.ndarray = NONE,
+        left_out: np.ndarray = NO_OFFSETS,
     ) -> Block:
         """The records of some messages, in the order of their offsets.
 
@@ -190,7 +190,7 @@ def record_lines_of_column(values: pa.Array, offsets: np.ndarray) -> RecordLines
 
 
 def _pack(lines: RecordLines) -> RecordLines:
-    return lines.packed() if len(lines) else lines
+    return lines.pack() if len(lines) else lines
 
 
 def _is_json(raw: bytes) -> bool:

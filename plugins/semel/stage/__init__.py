@@ -22,7 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from semel import failpoints, limits
-from semel.archive import layout, owned, provenance
+from semel.archive import layout, ownership, provenance
 from semel.catalog.runs import ensure_segment, snapshot
 from semel.declare.wording import count
 from semel.errors import (
@@ -92,7 +92,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: JobEngine, log: Log
         pipeline, batch = pipeline_and_batch(connection, spec.name, batch_id)
         latest = row(connection, "stage", "latest", batch_id=batch_id)
         claims = [Claim.from_row(r) for r in rows(connection, "plan", "claims", batch_id=batch_id)]
-        known = owned.known_batches(connection, pipeline)
+        known = ownership.known_batches(connection, pipeline)
     if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
         return Staged(batch=batch, attempt=None, found=True, counts=Counts.from_row(latest))
     if batch.status is BatchStatus.ABANDONED:
@@ -143,7 +143,7 @@ def _attempt(context: StageContext) -> Staged:
             with sink:
                 refuses = _check_sink(context, sink, job)
             texts = layout.code(context.archive)
-            code = provenance.take(context.spec, batch, texts, job.folder, context.log)
+            code = provenance.take_code(context.spec, batch, texts, job.folder, context.log)
             job = replace(job, refuses=refuses, code=code)
             failpoints.point("stage.after_folders")
             if attempt.fence > DIED_ATTEMPTS:
@@ -173,7 +173,7 @@ def _check_sink(context: StageContext, sink: Sink, job: StageJob) -> RowChecker 
     ledger, pipeline, batch = context.ledger, context.pipeline, context.batch
     is_replay = batch.replays is not None
     refuses = sink.check(_columns(job), job.data_dir)
-    owned.check_held(ledger, pipeline, sink, context.known, job.data_dir, replay=is_replay)
+    ownership.check_target(ledger, pipeline, sink, context.known, job.data_dir, replay=is_replay)
     notes = refuses.notes if refuses else ()
     if is_replay:
         notes += sink.check_replace(replayed.old_of(ledger, pipeline, batch))
@@ -308,7 +308,7 @@ def _seal(
         counts=counts,
         files=len(manifest),
         aside=aside,
-        kept=layout.all_kept(context.archive, {f.kind for f in manifest}, batch.batch_id),
+        kept=layout.verdict_globs(context.archive, {f.kind for f in manifest}, batch.batch_id),
         ignored=account.ignored_of(spec, outcome.reports),
     )
 
@@ -372,7 +372,7 @@ def _final_names(
         if file.kind is Kind.DATA:
             final = sink.target(batch_id, attempt.fence, part, file)
         else:
-            final = layout.kept(context.archive, file.kind, batch_id, part)
+            final = layout.batch_file(context.archive, file.kind, batch_id, part)
         yield ManifestFile(
             kind=file.kind,
             staged_path=file.path,

@@ -26,7 +26,7 @@ import xxhash
 
 from semel.declare import wording
 from semel.errors import TerminalError
-from semel.formats.selection import NONE, Selection
+from semel.formats.selection import NO_OFFSETS, Selection
 from semel.model.split import Split
 from semel.sources import Source
 from semel.stage.job import StageJob
@@ -130,9 +130,9 @@ def _fatal(
     source: Source, split: Split, batch_id: int, count_max: int
 ) -> Iterator[tuple[int, int]]:
     """Yield the offsets of records that are fatal on their own, each with its signal."""
-    nothing = Selection(offsets=NONE, only=True)
+    nothing = Selection(offsets=NO_OFFSETS, only=True)
     blocks = source.read(split, batch_id, xxhash.xxh3_128(), nothing)
-    parts = deque([np.concatenate([NONE, *(block.left_out for block in blocks)])])
+    parts = deque([np.concatenate([NO_OFFSETS, *(block.left_out for block in blocks)])])
     while parts and count_max:
         part = parts.popleft()
         number = _died(source, split, batch_id, part) if len(part) else 0

@@ -303,7 +303,7 @@ class _SplitReader:
         sample = Sample(split=self._split.number, offset=int(lines.offsets[at]))
         if not self._job.spec.limits.log_samples:
             return sample
-        text = words.record(lines.beginning(at, RECORD_SHOWN_BYTES))
+        text = words.record_excerpt(lines.beginning(at, RECORD_SHOWN_BYTES))
         return replace(sample, detail=printable(block.faults[at][1]), text=text)
 
     # Keeps AG1.

@@ -44,7 +44,7 @@ def marker_of(pipeline: Pipeline, root: int, generation: int) -> Marker:
     path = layout.marker(Path(pipeline.archive_path), root)
     marker = read_marker(path, None)
     if marker.pipeline == pipeline.name and marker.generation > generation:
-        path = layout.replaced(Path(pipeline.archive_path), root, generation)
+        path = layout.replaced_marker(Path(pipeline.archive_path), root, generation)
         marker = read_marker(path, None)
     if marker.pipeline != pipeline.name or marker.generation < generation:
         raise CorruptionError(

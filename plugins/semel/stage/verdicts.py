@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from semel.archive.marker import Marker
 from semel.errors import CorruptionError
-from semel.formats.selection import NONE, Selection
+from semel.formats.selection import NO_OFFSETS, Selection
 from semel.model.batch import Counts
 from semel.model.manifest import Kind, MarkedFile, SplitReport
 from semel.model.split import Split, Splits
@@ -218,7 +218,7 @@ class Selected:
     def of(self, split: Split, splits: Splits) -> Selection:
         """The selection for a split. Raises FileNotFoundError if its file is missing."""
         if split.task not in self.tasks:
-            return Selection(offsets=NONE, only=self.only)
+            return Selection(offsets=NO_OFFSETS, only=self.only)
         ends, offsets = _load_positions(_file(self.folder, split.task))
         place = split.number - splits.of_task(split.task)[0].number
         in_split = offsets[ends[place - 1] if place else 0 : ends[place]]

@@ -19,10 +19,10 @@ from rich.table import Table
 from semel import reader
 from semel.archive import layout
 from semel.archive.marker import Marker, markers_of
-from semel_local.demo import flights
 from semel.model.batch import Counts
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
+from semel_local.demo import flights
 
 if TYPE_CHECKING:
     from semel_local.demo.topics import DemoTopics
@@ -130,7 +130,7 @@ def true_rows(week: int) -> pa.Table:
 
 def rows_of_files(spec: Spec) -> pa.Table:
     """The output of a pipeline with a folder as sink."""
-    return reader.dataset(spec.sink_path(), layout.of(spec)).to_table()
+    return reader.dataset(spec.sink_path(), layout.archive_folder(spec)).to_table()
 
 
 def rows_of_topic(spec: Spec, topics: "DemoTopics") -> pa.Table:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from semel import settings
 from semel.archive import layout
-from semel_local.demo import flights
 from semel.errors import TerminalError
 from semel.pipeline.spec import Spec
+from semel_local.demo import flights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ def next_week(
     `folders`: where the demo writes `files`, apart from the archives of its pipelines. Raises
     TerminalError if the year is over, or if there are files of a demo without progress.
     """
-    archives = [layout.of(each) for each in pipelines]
+    archives = [layout.archive_folder(each) for each in pipelines]
     leftovers = chain(*(folder.glob(files) for folder in folders),
                       *(layout.markers(each).glob("*.json") for each in archives))
     progress = DemoProgress.load(of)

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from semel import console, settings
-from semel_local import stack
 from semel.archive import layout
 from semel.archive.marker import marker_paths
 from semel.declare import wording
+from semel.errors import TerminalError, UnavailableError
+from semel.pipeline.spec import Spec
+from semel_local import stack
 from semel_local.demo import airflow_api, exact, flights, follow
 from semel_local.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi
 from semel_local.demo.progress import DemoProgress, next_week
 from semel_local.demo.week import show_verdict
-from semel.errors import TerminalError, UnavailableError
-from semel.pipeline.spec import Spec
 
 if TYPE_CHECKING:  # DuckDB and Kafka's client take a moment to import: the first line comes before.
     from semel.audit import AuditVerdict
@@ -191,7 +191,7 @@ class Watch:
 
     def _read(self, *, tell: bool = False) -> int:
         """The number of messages that the live pipeline has read. Prints its new batches."""
-        for path in marker_paths(layout.of(self.live)):
+        for path in marker_paths(layout.archive_folder(self.live)):
             if path.name in self._messages:
                 continue
             plain = json.loads(path.read_bytes())

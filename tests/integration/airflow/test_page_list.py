@@ -24,7 +24,7 @@ def listed(pages: Pages, asked: str = "", who: str = "admin") -> dict[str, str]:
 
     def lines() -> str | None:
         page = pages.get(f"/semel/{asked}", who).text
-        return None if "are being checked" in page else page
+        return None if "is still checking the pipelines' files" in page else page
 
     page = wait_for(lines, "the check of the pipelines' files", 60)
     rows = re.findall(r"<tr>\n<th scope=\"row\">(.*?)</tr>", page, re.S)

@@ -183,7 +183,7 @@ def test_pages_tell_the_generation(
     assert "batch 4 replaced it" in shown[2] and "batch 5 replaced it" in shown[4]
     assert "replays batch 2 :" in shown[5] and "replaced it" not in shown[5]
     assert "2026-01-02.jsonl" in shown[5], "what it reads"
-    assert "Outputs of batch" in shown[2] and "what readers see" in shown[2]
+    assert "Outputs of batch" in shown[2] and "visible to readers" in shown[2]
     overview = text_of(pages.get("/semel/").text)
     assert " 30 30 0 0" in overview.replace(",", ""), overview
     assert main(["days", "events", "--from", "2026-01-01", "--to", "2026-01-03"]) == 0

@@ -32,7 +32,7 @@ from semel.errors import UnavailableError
 from semel.sinks.kafka.facts import check_replicas
 from semel.sinks.kafka.target import KafkaTarget
 from semel.spark import check as module
-from semel.spark.check import CheckResult, Checked
+from semel.spark.check import CheckReport, CheckResult
 
 PASSWORD = "pa55 of nobody's business"
 SECONDS_MAX = 10
@@ -49,7 +49,7 @@ class Output:
         self.sink: dict[str, object] = {}
 
     def look(self) -> CheckResult:
-        found, began = Checked(), time.monotonic()
+        found, began = CheckReport(), time.monotonic()
         module._sinks(found, [self.bench.spec(sink=self.sink)], quiet)
         assert time.monotonic() - began < SECONDS_MAX
         [one] = found.checks

@@ -76,12 +76,12 @@ simply("repair/accept.py:accept_moved", "semel accept events --moved")
 simply("repair/accept.py:accept_columns", "semel accept events --columns", **COUNTED)
 simply("repair/accept.py:accept_late", "semel accept events --late", **WINDOW)
 simply("repair/exact.py:_exact", "semel exact events", record_id=None)
-simply("repair/losses.py:_missing", "semel accept events in/2026-01-01.jsonl --lost")
-simply("repair/erased.py:_check_number", "semel accept events --erased 1 --rows 3 --why gone")
+simply("repair/losses.py:_unread_ranges", "semel accept events in/2026-01-01.jsonl --lost")
+simply("repair/erasure.py:_check_number", "semel accept events --erased 1 --rows 3 --why gone")
 simply("reports/completeness.py:of", "semel windows events")
 simply("reports/completeness.py:windows", "semel windows events --from 0001-01-01", **WINDOW)
-simply("reports/completeness.py:_cut", "semel windows events --from 1900-01-01", **WINDOW)
-simply("reports/counted.py:query", "semel windows events --query")
+simply("reports/completeness.py:_window_ranges", "semel windows events --from 1900-01-01", **WINDOW)
+simply("reports/window_rows.py:query", "semel windows events --query")
 simply("reports/find.py:_values", "semel find events e1", record_id=None)
 simply("reports/find.py:_values#2", "semel find events '{bad'")
 simply("reports/find.py:_value", "semel find events x", record_id=["n"])
@@ -90,7 +90,7 @@ simply("runs/replay.py:roots", "semel replay events --batches 90..99")
 simply("compare/choice.py:choose_batches#2", "semel compare events --batches 90..99")
 
 
-@at("infer/write.py:_taken")
+@at("infer/write.py:_name_clash")
 def _(scene: Scene) -> str:
     scene.batch()
     return f"semel new events {scene.file()} --yes"
@@ -152,7 +152,7 @@ def _(scene: Scene) -> str:
     return "semel compare events --batches 1"
 
 
-@at("repair/erased.py:accept_erased")
+@at("repair/erasure.py:accept_erased")
 def _(scene: Scene) -> str:
     spec = scene.batch()
     next(spec.sink_path().glob("*.parquet")).unlink()
@@ -215,7 +215,7 @@ def _(scene: Scene) -> str:
     return "semel run events"
 
 
-@at("archive/owned.py:refuse_traces")
+@at("archive/ownership.py:refuse_traces")
 def _(scene: Scene) -> str:
     scene.batch()
     scene.lose()

@@ -299,7 +299,7 @@ def step_of(shell: Shell) -> str:
 def test_two_requests_that_replay_at_once(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """The slower one ends; the same command is done once the other replay was left."""
     spec = first_batch(bench, ledger, events(0, 10))
-    stored = provenance.stored(spec)
+    stored = provenance.spec_with_code(spec)
 
     def other(connection: sa.Connection) -> None:
         replay.insert(connection, spec, stored, "other", replays=1, generation=2, judged_by=1)
@@ -321,7 +321,7 @@ def letters(bench: Workbench, ledger: Ledger) -> Spec:
 def test_two_requests_that_admit_at_once(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """The same for dead letters."""
     spec = letters(bench, ledger)
-    stored = provenance.stored(spec)
+    stored = provenance.spec_with_code(spec)
 
     def other(connection: sa.Connection) -> None:
         replay.insert(connection, spec, stored, "other", admits=1, admission=1)

@@ -90,8 +90,8 @@ def test_two_pipelines_do_not_share_an_archive(bench: Workbench, ledger: Ledger)
     [
         ({"archive": "in/kept"}, "sink.archive: .*source's folder"),
         ({"archive": "out/events/kept"}, "sink.archive: .*in the sink"),
-        ({"archive": "out"}, "sink.archive: .*holds the sink"),
-        ({"archive": "../out"}, "sink.archive: .*holds '..'"),
+        ({"archive": "out"}, "sink.archive: .*contains the sink"),
+        ({"archive": "../out"}, "sink.archive: .*has '..'"),
         ({"archive": "/elsewhere"}, "sink.archive: .*outside the allowed folders"),
         ({"path": "out/_semel/events"}, "sink.path: .*_semel"),
     ],

@@ -220,7 +220,7 @@ def test_a_run_of_too_many_bad_records_goes_on(
         assert done.plan.batch.ordinal == 1 and settled(spec).ids == []
     else:
         assert done.plan.anew[0] == 1 and done.plan.batch.ordinal == 2
-        assert "planned anew: batch 1 never committed, and its " in summary.plan(done.plan)
+        assert "planned again: batch 1 never committed, and its " in summary.plan(done.plan)
         assert settled(spec).ids == ids(0, 8)
 
 

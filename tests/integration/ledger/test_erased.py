@@ -33,9 +33,9 @@ from semel.ledger import Ledger
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
 from semel.reader import dataset
-from semel.repair.accept import who
+from semel.repair.accept import current_user
 from semel.repair.adopt import adopt
-from semel.repair.erased import accept_erased
+from semel.repair.erasure import accept_erased
 from semel.runs import replay, requarantine
 
 KEPT = "semel accept events --erased 2 --rows 10 --why retention"
@@ -237,7 +237,7 @@ def test_dead_letters_and_source(bench: Workbench, ledger: Ledger, shell: Shell)
     run(ledger, spec, "r1")
     source = bench.write("in/2.jsonl", [*events(5, 10), b"of a person", *events(10, 12)])
     run(ledger, spec, "r2")
-    [letters] = layout.of(spec).glob("dead_letters/*.parquet")
+    [letters] = layout.archive_folder(spec).glob("dead_letters/*.parquet")
     letters.unlink()
     source.unlink()
     shell.runs("semel accept events --erased 2 --rows 1 --why x")
@@ -265,7 +265,7 @@ def test_a_kill_between_marker_and_ledger(
     assert len(kept) == (point == "erase.after_write")
     shell.runs("semel accept events --erased 1 --rows 10 --why x")
     assert len(ledger.rows("accept", "erasures", pipeline_id=1, count=5)) == 1
-    assert audit(spec).ok and not list(layout.of(spec).glob("markers/.*"))
+    assert audit(spec).ok and not list(layout.archive_folder(spec).glob("markers/.*"))
 
 
 # Attacks ER1.
@@ -305,7 +305,7 @@ def test_the_page_of_a_batch_shows_an_erasure(
     accept_erased(ledger, spec, (1, 1), lacking=10, why="request <b>4711")
     page = pages.get(path).text
     [erased] = re.findall("<dt>erased</dt><dd>(.*?)</dd>", page, re.DOTALL)
-    assert "10 rows" in erased and "request &lt;b&gt;4711" in erased and who() in erased
+    assert "10 rows" in erased and "request &lt;b&gt;4711" in erased and current_user() in erased
 
 
 # Attacks ER1.
@@ -320,7 +320,7 @@ def test_objects_go_by_a_replay(bench: Workbench, ledger: Ledger, s3: S3, shell:
     [file] = markers_of(spec)[0].of_kind(Kind.DATA)
     s3.delete(place.bucket, f"{place.prefix}/{file.path}")
     step = shell.fails("semel accept events --erased 1 --rows 5 --why x")
-    assert "a replay replaces objects" in shell.err
+    assert "from objects, replay with a transform" in shell.err
     *_, replay = shell.runs(step, code=1).splitlines()
     shell.runs(replay.removeprefix("next: "))
     assert audit(spec).ok

@@ -7,7 +7,7 @@ import pytest
 from fixtures.batches.account import ids, quiet, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.spark.local import LocalEngine
-from semel.airflow.told import WIDTH, lines_of
+from semel.airflow.task_failure import WIDTH, wrap_lines
 from semel.commit import commit
 from semel.errors import AttemptLostError, Doing
 from semel.finalize import finalize
@@ -47,7 +47,7 @@ def test_a_worker_that_goes_on_after_its_task_was_marked_failed(
         rf"\(run manual__1\) committed at {WHEN}, with 10 new, 2 repeats, 0 quarantined, 0 late",
         str(error),
     )
-    assert all(len(line) <= WIDTH for line in lines_of(str(error)))
+    assert all(len(line) <= WIDTH for line in wrap_lines(str(error)))
     again = "clear the run's stage task"
     doing = Doing(again=again, anew="clear the whole run", pipeline="events", batch_id=batch)
     assert error.next_step(doing) == "semel show 1"

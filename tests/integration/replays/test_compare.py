@@ -352,14 +352,15 @@ def test_damaged_files(bench: Workbench, ledger: Ledger) -> None:
     """Output, decisions or a marker that is damaged or gone is told as that: no difference."""
     spec = bench.spec()
     land(bench, ledger, spec, 2)
-    roots = [spec.sink_path(), *(layout.of(spec) / kind for kind in ("decisions", "markers"))]
+    roots = [spec.sink_path(), *(layout.archive_folder(spec) / kind for kind in ("decisions", "markers"))]
     for root, gone in itertools.product(roots, (False, True)):
         [path] = root.glob("*b00000002*")
         data = path.read_bytes()
         path.unlink()
         if not gone:
             path.write_bytes(data[:-20])
-        step = refused(ledger, spec, "cannot be read", kind=CorruptionError)
+        why = "cannot read this marker" if root.name == "markers" else "cannot be read"
+        step = refused(ledger, spec, why, kind=CorruptionError)
         assert step in ("semel audit events", ""), (root, gone)
         path.unlink(missing_ok=True)
         path.write_bytes(data)

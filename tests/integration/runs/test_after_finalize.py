@@ -162,7 +162,7 @@ def test_a_name_that_comes_again(place: Place, ledger: Ledger, planned: bool) ->
 
 REFUSED = {
     "it may grow": ("in/*.jsonl", "jsonl", "done", "is for files that cannot grow"),
-    "out": ("in/*.parquet", "parquet", "../done", "holds '..'"),
+    "out": ("in/*.parquet", "parquet", "../done", "has '..'"),
     "absolute": ("in/*.parquet", "parquet", "/done", "is not a folder below the source's"),
     "itself": ("in/*.parquet", "parquet", ".", "is not a folder below the source's"),
     "read again": ("in/**/*.parquet", "parquet", "done", "would read it again"),

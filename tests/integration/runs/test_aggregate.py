@@ -39,7 +39,7 @@ from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 from semel.repair.accept import accept_columns
 from semel.repair.adopt import adopt
-from semel.reports import counted
+from semel.reports import window_rows
 from semel.reports.dead_letters import letters
 from semel.runs import replay
 from semel.spark.engine import SparkEngine
@@ -236,7 +236,7 @@ def test_the_statement_for_duckdb(
     whole = reader.windows(spec.sink_path()).select(names)
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'Asia/Kolkata'")
-        found = connection.execute(counted.query(spec)).fetchall()
+        found = connection.execute(window_rows.query(spec)).fetchall()
     assert plain(found) == plain(row.values() for row in whole.to_pylist())
 
 
@@ -245,14 +245,14 @@ def test_the_statement_for_a_table(bench: Workbench, ledger: Ledger, table: Ware
     spec = counting(bench, sink=TABLE)
     bench.write("in/a.jsonl", clicks(0, 9))
     run(ledger, spec, "r1")
-    assert len(table.run(counted.query(spec))) == len(merged(spec, table))
+    assert len(table.run(window_rows.query(spec))) == len(merged(spec, table))
     for changes, said in (
-        ({"aggregate": None, "window": None}, "counts no windows"),
+        ({"aggregate": None, "window": None}, "has no windows to query"),
         ({"sink": {"format": "jsonl"}}, "the types of columns"),
         ({"window": {"size": "3 hours", "every": "1 hour", "zone": "Europe/Berlin"}}, "the zone's"),
     ):
         with pytest.raises(TerminalError, match=said):
-            counted.query(counting(bench, name="other", **changes))
+            window_rows.query(counting(bench, name="other", **changes))
 
 
 KEYS = (
@@ -298,7 +298,7 @@ def test_keys_stay_apart_in_the_statement_and_the_reader(
         wanted += Counter({key: 1 + (key is None) for key in KEYS if key != ""})
     with duckdb.connect() as connection:
         connection.execute(f"SET TimeZone = '{zone}'")
-        rows = connection.sql(counted.query(spec)).to_arrow_table().to_pylist()
+        rows = connection.sql(window_rows.query(spec)).to_arrow_table().to_pylist()
     for found in (rows, reader.windows(spec.sink_path()).to_pylist()):
         found = [row for row in found if row["_semel_level"] == 1]
         assert {row["user"]: row["events"] for row in found} == wanted
@@ -521,7 +521,7 @@ def test_columns_of_transforms_are_checked(
     bench.write("in/a.jsonl", clicks(0, 20))
     for text, why in {
         "SELECT id, n, at FROM records": "'user' is not a column",
-        "SELECT id, user, n FROM records": "'at' is no column of times",
+        "SELECT id, user, n FROM records": "'at' is not a column of times",
         "SELECT id, user, CAST(n AS double) AS n, at FROM records": "sum.n. of a double",
         "SELECT id, user, n, CAST(NULL AS timestamp) AS at FROM records": "belong to no window",
     }.items():
@@ -540,7 +540,7 @@ def test_columns_of_transforms_are_checked(
         ({"columns": {"x": "sum(user)"}}, "user is string"),
         ({"columns": {"x": "sum(gone)"}}, "'gone' is not a column"),
         ({"columns": {"x": "avg(n)"}}, "is not one of"),
-        ({"columns": {"x": "sum()"}}, "names no column"),
+        ({"columns": {"x": "sum()"}}, "needs a column"),
         ({"columns": {}}, "columns"),
         ({"columns": {"user": "count()"}}, "'user' twice"),
         ({"columns": {"final": "count()"}}, "'final' twice"),
@@ -612,7 +612,7 @@ def test_columns_of_another_type_are_refused(bench: Workbench, ledger: Ledger) -
     spec = counting(bench, source={"schema": {**SCHEMA, "n": "decimal(20,1)"}})
     with pytest.raises(TerminalError, match="rows of both would not add up"):
         run(ledger, spec, "r2")
-    with pytest.raises(TerminalError, match="declare a new pipeline"):
+    with pytest.raises(TerminalError, match="Declare a new pipeline"):
         accept_columns(ledger, spec)
     again = counting(bench)
     run(ledger, again, "r2")
@@ -705,7 +705,7 @@ def test_a_view_of_the_name_of_semels_own_is_refused(
     bench: Workbench, table: Warehouse, name: str
 ) -> None:
     """Its view would take the place of a table that semel needs."""
-    with pytest.raises(TerminalError, match=f"semel keeps its own notes in .*{name}; write to"):
+    with pytest.raises(TerminalError, match=f"semel keeps its notes in .*{name}; declare"):
         counting(bench, sink={**TABLE, "table": name})
 
 
@@ -954,7 +954,7 @@ def test_find_says_what_it_cannot_see(
     run(ledger, counting(bench), "r1")
     assert main(["find", "counts", "e000001"]) == 0
     said = capsys.readouterr().out
-    assert "survivors cannot be seen there" in said
+    assert "the output does not have the id columns" in said
     assert "not among the repeats and dead letters of 1 finalized batches" in said
     assert main(["find", "counts", "e000003"]) == 0
     assert "duplicate_in_batch" in capsys.readouterr().out

@@ -50,7 +50,7 @@ def test_records_are_in_the_table_once(bench: Workbench, ledger: Ledger, table: 
     counts = table.run("SELECT _semel_batch, _semel_seq, count(*) FROM events GROUP BY 1, 2")
     assert sorted(counts) == [(1, 1, 50), (2, 2, 30)]
     proven(spec)
-    kept = layout.of(spec)
+    kept = layout.archive_folder(spec)
     assert kept == bench.data / "_semel" / "events"
     assert done.finalized.marker.is_relative_to(kept)
     assert not list((kept / "staging").glob("b*/f*"))
@@ -254,7 +254,7 @@ def test_a_batch_lands_where_it_was_planned(
     batch = committed(ledger, spec, "r1")
     other = table.dsn.rpartition("/")[0] + "/nowhere"
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", other)
-    with pytest.raises(StateError, match="put the declaration or the connection back"):
+    with pytest.raises(StateError, match="Put the declaration or the connection back"):
         finalize(ledger, spec, batch)
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", table.dsn)
     finalize(ledger, spec, batch)
@@ -267,8 +267,8 @@ def test_check_looks_at_its_archive(
     """Where rows go to a table, executors write to the archive: `semel check` tries that folder."""
     bench.write("in/a.jsonl", events(0, 5))
     spec = declared(bench)
-    layout.of(spec).mkdir(parents=True)
+    layout.archive_folder(spec).mkdir(parents=True)
     found = [one for one in check([spec], "sc://127.0.0.1:1", quiet).checks if one.name == "sink"]
     assert all(one.ok for one in found)
-    assert sum(str(layout.of(spec)) in one.detail for one in found) == 1
-    assert not list(layout.of(spec).iterdir())
+    assert sum(str(layout.archive_folder(spec)) in one.detail for one in found) == 1
+    assert not list(layout.archive_folder(spec).iterdir())

@@ -47,7 +47,7 @@ from semel.sinks.bigquery import landing, target
 from semel.sinks.bigquery.landing import job_id
 from semel.sinks.staged import staged
 from semel.spark import check
-from semel.spark.check import Checked
+from semel.spark.check import CheckReport
 
 WAIT_SECONDS = 30
 
@@ -294,7 +294,7 @@ KINDS = {
 def marker(won: CommittedBatch) -> SimpleNamespace:
     """What the sink asks of a marker."""
     return SimpleNamespace(
-        made_by=won.batch_id, sink_schema=won.schema, of_kind=lambda _: won.files, path="marker"
+        writer_id=won.batch_id, sink_schema=won.schema, of_kind=lambda _: won.files, path="marker"
     )
 
 
@@ -513,7 +513,7 @@ def test_a_table_of_another_time_is_missed(
     """Before the next batch: batches that are gone, or are of somebody else. Rows that somebody
     deleted from one are the audit's business.
     """
-    monkeypatch.setattr("semel.archive.owned.NOTES_HELD", many)
+    monkeypatch.setattr("semel.archive.ownership.NOTES_COMPARED", many)
     for n in range(3):
         bench.write(f"in/{n}.jsonl", events(10 * n, 10 * n + 10))
         run(bench, ledger, f"r{n}")
@@ -567,7 +567,7 @@ def test_check_says_what_it_is_like(
     outlet.fake.tables[NAME].about = about or {}
     if about is None:
         outlet.fake.tables.clear()
-    checked = Checked()
+    checked = CheckReport()
     check._sinks(checked, [bench.spec(sink=DECLARED)], quiet)
     [one] = checked.checks
     assert re.search(said, one.detail) and one.ok is ok

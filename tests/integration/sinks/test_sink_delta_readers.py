@@ -82,7 +82,7 @@ def test_spark(bench: Workbench, tmp_path: Path) -> None:
     """Spark 4.2 with Delta's own jars."""
     place = three_batches(Delta(bench))
     try:
-        jars = maven.fetched(FOLDER / "spark-pom.xml", KEPT, "Delta for Spark")
+        jars = maven.fetch(FOLDER / "spark-pom.xml", KEPT, "Delta for Spark")
     except SemelError as error:
         pytest.skip(str(error))
     filters, rows = tmp_path / "filters.json", tmp_path / "rows.arrow"

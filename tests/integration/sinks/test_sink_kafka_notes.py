@@ -46,7 +46,7 @@ def test_a_damaged_note(
     where = f"{outlet.control}, partition 0, offset {at} is not a valid note"
     assert any(where in one.what for one in offenders)
     found = shell.runs("semel find events e000025", code=1)
-    assert "output: batch 3" in found and "not all of batch 2 was searched" in found
+    assert "output: batch 3" in found and "semel could not search all of batch 2" in found
     assert found.splitlines()[-1] == "next: semel audit events"
     words = {"open_job": lambda: nullcontext(LocalEngine()), "shown": 5, "log": quiet}
     compared = compare(ledger, spec, BatchRange(first=3, last=3), **words)

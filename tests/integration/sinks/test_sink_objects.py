@@ -45,7 +45,7 @@ from semel.reader import dataset
 from semel.reports.dead_letters import letters
 from semel.sinks import Presence
 from semel.spark import check
-from semel.spark.check import Checked
+from semel.spark.check import CheckReport
 from semel.stage import stage
 
 TOLD_SECONDS = 10
@@ -332,7 +332,7 @@ def test_a_reader_is_told_of_a_foreign_object(prefix: Prefix, ledger: Ledger) ->
 
 def test_what_is_not_there_is_told_to_a_reader(prefix: Prefix, s3: S3) -> None:
     """No batch yet; no output at all; and a login in a URL is not said."""
-    with pytest.raises(TerminalError, match="holds no finalized batch"):
+    with pytest.raises(TerminalError, match="has no finalized batch"):
         read(prefix)
     with pytest.raises(TerminalError, match="the URL is not one of an object store") as told:
         dataset("s3://me:geheim@bucket/x")
@@ -389,8 +389,8 @@ def test_the_newest_notes_are_found_in_a_long_list(prefix: Prefix) -> None:
         assert [n.batch_id for n in newest.batch_notes] == numbers[-count:]
 
 
-def looked(spec: Spec) -> Checked:
-    found = Checked()
+def looked(spec: Spec) -> CheckReport:
+    found = CheckReport()
     check._sinks(found, [spec], quiet)
     return found
 
@@ -427,7 +427,7 @@ def test_a_store_that_cannot_be_used_is_told(
 
     def fails(verb: Callable[[], object]) -> None:
         with monkeypatch.context() as patch:
-            said: tuple[type[Exception], str] = (TerminalError, "correct its key and secret")
+            said: tuple[type[Exception], str] = (TerminalError, "Correct its key and secret")
             if trouble == "secret":
                 patch.setenv(variable, s3.connection(password="other-secret"))
             elif trouble == "expired":
@@ -481,7 +481,7 @@ def test_no_secret_leaves_the_process(prefix: Prefix, ledger: Ledger) -> None:
     texts = [repr(engine.jobs), str(prefix.sink())]
     texts += [str(row) for row in sql(ledger, "SELECT * FROM semel.batch")]
     texts += [prefix.get(key).decode("latin-1") for key in prefix.keys(own=True)]
-    kept = layout.of(prefix.spec())
+    kept = layout.archive_folder(prefix.spec())
     texts += [path.read_bytes().decode("latin-1") for path in kept.rglob("*") if path.is_file()]
     assert len(texts) > 6 and not any(PASSWORD in text for text in texts)
 
@@ -513,9 +513,9 @@ def test_a_record_of_a_key_that_is_too_long_is_a_dead_letter(
 @pytest.mark.parametrize(
     ("sink", "why"),
     [
-        ({"url": "s3://me:geheim@bucket/x"}, "a login belongs in a connection"),
-        ({"url": "s3://bucket//x"}, "an empty part"),
-        ({"url": "s3://bucket/../x"}, "one of dots"),
+        ({"url": "s3://me:geheim@bucket/x"}, "Put a login into a connection"),
+        ({"url": "s3://bucket//x"}, "has //, /./ or /../ in its prefix"),
+        ({"url": "s3://bucket/../x"}, "has //, /./ or /../ in its prefix"),
         ({"file_name": "b{batch}"}, "lacks {part}"),
         ({"partition_by": ["none"]}, "not a column"),
         ({"format": "avro"}, "parquet"),

@@ -236,7 +236,7 @@ def test_connections(monkeypatch: pytest.MonkeyPatch, text: str, wanted: str) ->
         (None, "there is no connection 'my_db'. .*export AIRFLOW_CONN_MY_DB="),
         ("mysql://u:secret@h/d", "its type is 'mysql' instead of postgres"),
         ("postgres://u:secret@h/d?iam=true", "its extra has 'iam', which libpq does not know"),
-        ('{"secret": ', "it is no JSON"),
+        ('{"secret": ', "it is not JSON"),
         ("postgres://u:secret@h:port/d", "ValueError"),
     ],
 )

@@ -163,7 +163,7 @@ def test_a_place_that_nobody_declares_any_more(
     bench.write("in/1.jsonl", events(0, 5))
     batch = committed(ledger, bench.spec(sink=APPEND), "r1")
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", table.dsn.rpartition("/")[0] + "/nowhere")
-    with pytest.raises(StateError, match=r"has postgresql://.* as its sink, and .*/nowhere/"):
+    with pytest.raises(StateError, match=r"its sink is postgresql://.*, but .* declares .*/nowhere"):
         finalize(ledger, bench.spec(sink=APPEND), batch)
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", table.dsn)
     finalize(ledger, bench.spec(sink=APPEND), batch)

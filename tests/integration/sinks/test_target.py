@@ -17,7 +17,7 @@ from fixtures.postgres.server import database, lose
 from fixtures.postgres.warehouse import Warehouse
 from fixtures.spark.local import LocalEngine
 from semel import failpoints
-from semel.archive import layout, owned, traces
+from semel.archive import layout, ownership, traces
 from semel.archive.marker import markers_of
 from semel.audit import AuditVerdict, audit
 from semel.cli import main
@@ -216,12 +216,12 @@ def test_adopt_beside_a_table_of_an_earlier_time(
     """
     restored(table, 3)
     lose(ledger)
-    with pytest.raises(TerminalError, match="has no note of batch 3, whose markers"):
+    with pytest.raises(TerminalError, match="has no note of batch 3, but the archive has their markers"):
         adopt(ledger, spec, log=quiet)
-    marker = layout.marker(layout.of(spec), 3)
+    marker = layout.marker(layout.archive_folder(spec), 3)
     marker.rename(bench.folder / "aside.json")
     for kind in ("ids", "decisions", "dead_letters", "claims"):
-        for path in (layout.of(spec) / kind).glob("b00000003-*"):
+        for path in (layout.archive_folder(spec) / kind).glob("b00000003-*"):
             path.unlink()
     assert adopt(ledger, spec, log=quiet).batches == 2
     come(bench, ledger, spec, 4)
@@ -260,9 +260,9 @@ def test_rows_of_a_second_replay_without_a_marker(
     with failpoints.armed("finalize.after_publish", dies), pytest.raises(failpoints.FaultError):
         finalize(ledger, spec, second)
     lose(ledger)
-    with pytest.raises(TerminalError, match="batch 4, which replaced those of batch 1") as told:
+    with pytest.raises(TerminalError, match="the rows of batch 4 replaced those of batch 1") as told:
         adopt(ledger, spec, log=quiet)
-    assert "Let them be batch 3's (UPDATE, SET _semel_batch = 3" in str(told.value)
+    assert "1. UPDATE the table: SET _semel_batch = 3" in str(told.value)
     table.run("UPDATE events SET _semel_batch = 3 WHERE _semel_batch = 4")
     table.run("DELETE FROM semel_batch WHERE batch_id = 4")
     adopt(ledger, spec, log=quiet)
@@ -273,10 +273,10 @@ def test_rows_of_a_second_replay_without_a_marker(
 # Attacks H2.
 def test_check_asks_the_target(spec: Spec, table: Warehouse) -> None:
     """`semel check` says what of the markers a table does not hold, and whose rows are there."""
-    owned.check_markers(spec, open_sink(spec))
+    ownership.check_markers(spec, open_sink(spec))
     table.run("UPDATE semel_batch SET pipeline = 'theirs' WHERE batch_id = 2")
     with pytest.raises(TerminalError, match="has batch 2 of pipeline 'theirs'"):
-        owned.check_markers(spec, open_sink(spec))
+        ownership.check_markers(spec, open_sink(spec))
     table.run("DELETE FROM semel_batch WHERE batch_id = 2")
     found = [one for one in check([spec], "sc://127.0.0.1:1", quiet).checks if not one.ok]
     assert any("has no note of batch 2" in one.detail for one in found)
@@ -297,7 +297,7 @@ def test_a_note_that_somebody_damaged(
     come(bench, ledger, spec, 4)
     lose(ledger)
     for refuses in (
-        lambda: owned.check_markers(spec, open_sink(spec)),
+        lambda: ownership.check_markers(spec, open_sink(spec)),
         lambda: adopt(ledger, spec, log=quiet),
     ):
         with pytest.raises(CorruptionError, match="batch 2 is not a valid note.*restore it"):
@@ -315,7 +315,7 @@ def test_batches_that_end_while_markers_are_listed(
     markers. 4. One more is finalized. 5. For the marker that it does not know it reads the ledger
     again. The last batch has no marker in that list, and lacks none.
     """
-    listed, others = traces.markers, [5, 6]
+    listed, others = traces.marker_numbers, [5, 6]
 
     def markers(kept: Path) -> set[int]:
         before, behind = (others.pop(0), others.pop(0)) if others else (None, None)
@@ -326,7 +326,7 @@ def test_batches_that_end_while_markers_are_listed(
             come(bench, ledger, spec, behind)
         return found
 
-    monkeypatch.setattr(traces, "markers", markers)
+    monkeypatch.setattr(traces, "marker_numbers", markers)
     come(bench, ledger, spec, 4)
     assert not others and audit(spec).ok
 
@@ -338,11 +338,11 @@ def test_a_long_history_is_not_read(
     """Before a batch the newest ones are compared: what is missing of older ones is found by
     `semel check` and the audit.
     """
-    monkeypatch.setattr("semel.archive.owned.NOTES_HELD", 2)
+    monkeypatch.setattr("semel.archive.ownership.NOTES_COMPARED", 2)
     table.run("DELETE FROM semel_batch WHERE batch_id = 1")
     come(bench, ledger, spec, 4)
     with pytest.raises(TerminalError, match="has no note of batch 1"):
-        owned.check_markers(spec, open_sink(spec))
+        ownership.check_markers(spec, open_sink(spec))
     assert blamed(audit(spec))["files"] == {1}
     table.run("DELETE FROM semel_batch WHERE batch_id = 4")
     with pytest.raises(TerminalError, match="has no note of batch 4"):
@@ -526,15 +526,15 @@ def test_a_folder_of_an_earlier_time(bench: Workbench, ledger: Ledger) -> None:
     spec = bench.spec()
     for number in (1, 2, 3):
         come(bench, ledger, spec, number)
-    marker = layout.marker(layout.of(spec), 3)
+    marker = layout.marker(layout.archive_folder(spec), 3)
     marker.rename(bench.folder / "aside.json")
-    with pytest.raises(TerminalError, match="lacks the markers of batch 3, which are finalized"):
+    with pytest.raises(TerminalError, match="the markers of batch 3 are missing, though these are finalized"):
         come(bench, ledger, spec, 4)
     (bench.folder / "aside.json").rename(marker)
     run(ledger, spec, "r4")
-    other = layout.marker(layout.of(spec), 77)
+    other = layout.marker(layout.archive_folder(spec), 77)
     other.write_bytes(marker.read_bytes())
-    with pytest.raises(TerminalError, match="has markers of batch 77, which are none of 'events'"):
+    with pytest.raises(TerminalError, match="the markers of batch 77 are not of 'events' in this ledger"):
         come(bench, ledger, spec, 5)
     other.unlink()
     run(ledger, spec, "r5")

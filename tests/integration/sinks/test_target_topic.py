@@ -10,7 +10,7 @@ from fixtures.kafka.broker import Kafka, Record
 from fixtures.kafka.outlet import Outlet
 from fixtures.postgres.server import database
 from fixtures.spark.local import LocalEngine
-from semel.archive import owned
+from semel.archive import ownership
 from semel.audit import audit
 from semel.cli import main
 from semel.errors import StateError, TerminalError
@@ -83,7 +83,7 @@ def test_another_topic_is_no_moved_one(bench: Workbench, ledger: Ledger, outlet:
     other = Outlet(outlet.kafka, outlet.folder).make()
     declared(bench, other)
     bench.write("in/2.jsonl", events(10, 20))
-    with pytest.raises(StateError, match="put the declaration .* back"):
+    with pytest.raises(StateError, match="Put the declaration .* back"):
         run(ledger, declared(bench, other), "r2")
     assert main(["accept", "events", "--moved"]) == 1
     run(ledger, declared(bench, outlet), "r2")
@@ -180,13 +180,13 @@ def test_a_topic_of_an_earlier_time(
     nobody knows are strays, by number.
     """
     spec = landed(bench, ledger, outlet)
-    owned.check_markers(spec, open_sink(spec))
+    ownership.check_markers(spec, open_sink(spec))
     value = json.dumps({"id": "x", "n": 1, "at": None}).encode()[:-1]
     value += b',"_semel_batch":77,"_semel_seq":77}'
     kafka.produce(outlet.topic, [Record(value=value, key=b"x")])
     assert {o.batch for c in audit(spec).checks for o in c.offenders} == {77}
     kafka.produce(outlet.control, [Record(value=None, key=b'["events",2]')])
     with pytest.raises(TerminalError, match="has no note of batch 2"):
-        owned.check_markers(spec, open_sink(spec))
+        ownership.check_markers(spec, open_sink(spec))
     verdict = audit(spec)
     assert 2 in {o.batch for c in verdict.checks for o in c.offenders}

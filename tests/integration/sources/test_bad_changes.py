@@ -204,7 +204,7 @@ def test_an_accepted_file_must_be_there(bench: Workbench, ledger: Ledger) -> Non
     with pytest.raises(StateError, match="never planned a batch"):
         accept_file(ledger, spec, "a.jsonl", same=False)
     run(ledger, spec, "r1")
-    with pytest.raises(SourceError, match=r"'.*gone\.jsonl' cannot be read.*it is not there"):
+    with pytest.raises(SourceError, match=r"'.*gone\.jsonl': events cannot read this file.*it does not exist"):
         accept_file(ledger, spec, "gone.jsonl", same=False)
     os.mkfifo(bench.data / "in" / "pipe.jsonl")
     with pytest.raises(SourceError, match="not a regular file"):

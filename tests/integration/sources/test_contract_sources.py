@@ -32,7 +32,7 @@ from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
-from semel.repair.accept import choices, foresee
+from semel.repair.accept import choices, preview_accept
 from semel.repair.adopt import adopt
 from semel.repair.losses import accept_loss
 from semel.reports.gaps import GapReason, gaps
@@ -268,7 +268,7 @@ def test_what_is_offered_for_a_change_can_be_accepted(place: Place, ledger: Ledg
     assert refused
     for one in refused:
         for how in choices(spec.source, one.reason):
-            assert foresee(ledger, spec, one.name, same=how == "same")
+            assert preview_accept(ledger, spec, one.name, same=how == "same")
 
 
 # Attacks P25, C15.

@@ -46,11 +46,11 @@ def lied(
 ) -> dict[str, str]:
     """What an audit tells when a file of a batch was changed, and the marker lies about it: size,
     checksum and rows. After it all is as it was."""
-    path = layout.marker(layout.of(spec), batch)
+    path = layout.marker(layout.archive_folder(spec), batch)
     before = path.read_bytes()
     marker = json.loads(before)
     entry = next(file for file in marker["files"] if file["kind"] == kind)
-    file = (spec.sink_path() if kind == "data" else layout.of(spec)) / entry["path"]
+    file = (spec.sink_path() if kind == "data" else layout.archive_folder(spec)) / entry["path"]
     whole, table = file.read_bytes(), change(pq.read_table(file, partitioning=None))
     file.unlink()
     pq.write_table(table, file)

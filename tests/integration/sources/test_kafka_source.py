@@ -321,7 +321,7 @@ def test_a_clock_that_is_ahead_ends_no_interval(
     for day in range(3):
         of_day(ledger, spec, day)
         assert in_output(spec) == ids(0, 24 * (day + 1))
-    covered = completeness.of(ledger, spec)
+    covered = completeness.read_completeness(ledger, spec)
     assert covered.complete(DAYS[0], DAYS[3]) and gaps(ledger, spec).gaps == ()
 
 

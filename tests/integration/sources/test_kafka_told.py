@@ -50,14 +50,14 @@ def test_a_plan_counts_offsets(topic: Topic, ledger: Ledger) -> None:
     assert lines == [
         "planned: batch 1 of events reads 1 partition, 600 offsets",
         f"  {topic.at()}",
-        "left over: 400 offsets; the next run takes them",
+        "left over: 400 offsets; the next run reads them",
         "next: stage",
     ]
     told(ledger, topic, "r2")
     lines = told(ledger, topic, "r3")
-    assert lines[0] == "nothing to do: all records that 1 partition holds have a batch"
+    assert lines[0] == "nothing to do: batches already have all records of 1 partition"
     assert lines[1:3] == [
-        "batch 2 (run r2) is at work on 1 partition", "batch 1 (run r1) is at work on 1 partition"
+        "batch 2 (run r2) is working on 1 partition", "batch 1 (run r1) is working on 1 partition"
     ]  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def test_the_guides_page(
     kafka.produce("orders", [Record(value=value % n) for n in range(10)])
     assert said("validate", str(bench.pipelines / "orders.yaml"))[0] == 0
     spec = pipeline.find("orders")
-    assert "\n".join(summary.planned(plan(ledger, spec, "r1"))) == shown.rstrip()
+    assert "\n".join(summary.plan_lines(plan(ledger, spec, "r1"))) == shown.rstrip()
     run(ledger, spec, "r1")
     assert said("gaps", "orders")[0] == 0
     kafka.produce("orders", [Record(value=value % 11)])

@@ -181,7 +181,7 @@ def test_a_change_while_a_task_reads_gives_no_byte_of_another(
     with pytest.raises(ChangedError, match=f"its content changed.*semel abandon {batch}"):
         read()
     s3.delete(place.bucket, f"in/a.{kind}")
-    with pytest.raises(SourceError, match="it is not there"):
+    with pytest.raises(SourceError, match="it does not exist"):
         read()
     place.put(f"a.{kind}", place.made(50, 100))
     run(ledger, spec, "r1")
@@ -530,7 +530,7 @@ def test_hostile_keys(place: Objects, ledger: Ledger, s3: S3) -> None:
     assert {r.name for r in found} == set(keys)
     assert {r.reason for r in found} == {"replaced"}
     s3.put(place.bucket, "in/new\nline.jsonl", b"x")
-    with pytest.raises(TerminalError, match="rename it, or narrow the URL"):
+    with pytest.raises(TerminalError, match="Rename it, or choose a URL below"):
         plan(ledger, spec, "r3")
 
 

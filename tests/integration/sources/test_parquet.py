@@ -229,7 +229,7 @@ def test_bytes_of_a_logical_type(place: Parquet, ledger: Ledger, logical: str) -
         path.write_bytes(data.replace(text, b"\x25\x08\x4c\x4c\x00\x00"))
     (refused,) = run(ledger, of(place, {"v": "binary"}), "r1").plan.refusals
     assert refused.reason == "schema"
-    assert f"column 'v' is of the logical type {logical}" in refused.detail
+    assert f"column 'v' has the logical type {logical}" in refused.detail
 
 
 # Attacks P23.

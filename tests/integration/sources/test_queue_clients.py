@@ -17,7 +17,7 @@ from fixtures.kafka.registry import answering
 from fixtures.queue.pubsub import MESSAGE_BYTES_MAX as PUBSUB_BYTES_MAX
 from fixtures.queue.sqs import CONNECTION
 from fixtures.queue.sqs import MESSAGE_BYTES_MAX as SQS_BYTES_MAX
-from semel.clients.queue import Pulled, Queue, nats, pubsub, sqs
+from semel.clients.queue import PulledMessages, Queue, nats, pubsub, sqs
 from semel.errors import TerminalError, UnavailableError
 
 ROOT = Path(__file__).parents[3]
@@ -43,7 +43,7 @@ def _nats(server: Any, kind: str = "nats") -> Any:
         return stream
 
     def opened(stream: str) -> Queue:
-        return nats.opened(
+        return nats.open_queue(
             connection=None, servers=server.servers, stream=stream, consumer="semel"
         )
 
@@ -112,9 +112,9 @@ def opened(server: Any) -> Any:
         yield asked
 
 
-def pulled(queue: Queue, total: int, seconds: float = 20, messages: int = 5_000) -> Pulled:
+def pulled(queue: Queue, total: int, seconds: float = 20, messages: int = 5_000) -> PulledMessages:
     """Pull until so many messages came."""
-    found, end = Pulled(), time.monotonic() + seconds
+    found, end = PulledMessages(), time.monotonic() + seconds
     while len(found) < total:
         assert time.monotonic() < end, f"{len(found)} of {total} came within {seconds} s"
         more = queue.pull(messages, SIZE, 0.5)
@@ -321,7 +321,7 @@ def test_a_consumer_that_gives_up_is_refused(request: pytest.FixtureRequest) -> 
     server = request.getfixturevalue("nats")
     stream = server.stream(deliveries=5)
     with _nats(server).opened(stream) as queue:
-        with pytest.raises(TerminalError, match="at most 5 times") as refused:
+        with pytest.raises(TerminalError, match="after 5 attempts") as refused:
             queue.about()
     assert refused.value.next == f"nats consumer edit {stream} semel --max-deliver -1 --force"
 
@@ -410,8 +410,8 @@ def test_credentials_that_expire_are_renewed(
 REFUSALS = [
     ("AccessDenied", 403, TerminalError, "sqs:GetQueueAttributes"),
     ("KMS.AccessDeniedException", 400, TerminalError, "kms:Decrypt"),
-    ("InvalidClientTokenId", 403, TerminalError, "does not take"),
-    ("SignatureDoesNotMatch", 403, TerminalError, "does not take"),
+    ("InvalidClientTokenId", 403, TerminalError, "AWS refuses the connection"),
+    ("SignatureDoesNotMatch", 403, TerminalError, "AWS refuses the connection"),
     ("ExpiredToken", 403, TerminalError, "expired"),
     ("com.amazonaws.sqs#QueueDoesNotExist", 400, TerminalError, "there is no queue"),
     ("ThrottlingException", 400, UnavailableError, "too busy"),
@@ -427,45 +427,45 @@ def test_what_aws_refuses(code: str, status: int, error: type, said: str) -> Non
     with answering() as there:
         there.status, there.body = status, json.dumps({"__type": code, "message": "m"}).encode()
         secret = CONNECTION["password"]
-        client = sqs.opened(
+        client = sqs.open_queue(
             connection="aws_tests", endpoint=None, queue=f"{there.url}/1/q",
             find=lambda _: json.dumps(CONNECTION),
         )  # fmt: skip
         with client as queue, pytest.raises(error) as caught:
-            queue.about()
+            queue.describe()
     assert said in str(caught.value)
     assert secret not in repr(caught.value) + repr(vars(queue)) + str(caught.value)
 
 
 CONNECTIONS: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
-    (sqs.opened, {"conn_type": "http"}, "not aws"),
-    (sqs.opened, {"conn_type": "aws", "login": "only"}, "one of access key id"),
-    (sqs.opened, {"conn_type": "aws", "extra": {"role_arn": "arn:geheim"}}, "profile_name"),
-    (sqs.opened, {"conn_type": "aws", "extra": {"region_name": 7}}, "no text"),
-    (sqs.opened, {"conn_type": "aws", "extra": {"profile_name": "geheim"}}, "ProfileNotFound"),
-    (pubsub.opened, {"conn_type": "aws"}, "not google_cloud_platform"),
+    (sqs.open_queue, {"conn_type": "http"}, "not aws"),
+    (sqs.open_queue, {"conn_type": "aws", "login": "only"}, "one of access key id"),
+    (sqs.open_queue, {"conn_type": "aws", "extra": {"role_arn": "arn:geheim"}}, "profile_name"),
+    (sqs.open_queue, {"conn_type": "aws", "extra": {"region_name": 7}}, "not text"),
+    (sqs.open_queue, {"conn_type": "aws", "extra": {"profile_name": "geheim"}}, "ProfileNotFound"),
+    (pubsub.open_queue, {"conn_type": "aws"}, "not google_cloud_platform"),
     (
-        pubsub.opened,
+        pubsub.open_queue,
         {"conn_type": "google_cloud_platform", "extra": {"keyfile_dict": '{"geheim": 1}'}},
         "service account",
     ),
     (
-        pubsub.opened,
+        pubsub.open_queue,
         {
             "conn_type": "google_cloud_platform",
             "extra": {"keyfile_dict": {"type": "service_account", "private_key": "geheim"}},
         },
-        "not whole",
+        "its key is incomplete",
     ),
     (
-        pubsub.opened,
+        pubsub.open_queue,
         {"conn_type": "google_cloud_platform", "extra": {"key_path": "/nowhere/geheim"}},
-        "cannot be read",
+        "cannot read its key file",
     ),
     (
-        pubsub.opened,
+        pubsub.open_queue,
         {"conn_type": "google_cloud_platform", "extra": {"impersonation_chain": "geheim"}},
-        "does not take",
+        "does not support",
     ),
 ]
 
@@ -477,7 +477,7 @@ def test_connections_that_cannot_be_used(
     """What is wrong with a connection is told, with the connection's name, and nothing of what it
     holds."""
     where = {"queue": "https://sqs.eu-west-1.amazonaws.com/1/q", "endpoint": None}
-    if opened is pubsub.opened:
+    if opened is pubsub.open_queue:
         where = {"subscription": "projects/p/subscriptions/s"}
     with pytest.raises(TerminalError) as caught:
         opened(connection="mine", find=lambda _: json.dumps(connection), **where)
@@ -493,7 +493,7 @@ def test_sqs_takes_region_and_host_of_the_url() -> None:
         "https://sqs.eu-west-3.amazonaws.com/1/q", "https://eu-west-3.queue.amazonaws.com/1/q",
         "http://queues.example:9324/1/q",
     ):  # fmt: skip
-        with sqs.opened(
+        with sqs.open_queue(
             connection="c", endpoint=None, queue=url, find=lambda _: json.dumps(CONNECTION)
         ) as queue:
             found[url] = queue._client.meta.endpoint_url
@@ -510,4 +510,4 @@ def test_no_google_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     with pytest.raises(TerminalError, match="GOOGLE_APPLICATION_CREDENTIALS"):
-        pubsub.opened(connection=None, subscription="projects/p/subscriptions/s")
+        pubsub.open_queue(connection=None, subscription="projects/p/subscriptions/s")

@@ -119,7 +119,7 @@ def test_the_audit_judges_by_what_was_declared(
     bench.write("in/a.jsonl", LINES)
     run(ledger, spec, "r1")
     settled(spec)
-    (marker,) = (layout.of(spec) / "markers").glob("*.json")
+    (marker,) = (layout.archive_folder(spec) / "markers").glob("*.json")
     content = json.loads(marker.read_text())
     content["spec"]["source"]["unknown"] = "ignore" if unknown == "quarantine" else "quarantine"
     marker.write_text(json.dumps(content))
@@ -137,10 +137,10 @@ REFUSED = {
     r"source\.schema\.m: .*a map's keys are string, not 'int'": {
         "source": {"schema": {"id": "string", "m": "map<int, int>"}}
     },
-    r"source\.schema\.m: .*map is a column's whole type": {
+    r"source\.schema\.m: .*map must be the type of a column": {
         "source": {"schema": {"id": "string", "m": "array<map<string, int>>"}}
     },
-    r"source\.schema\.m: .*json is a column's whole type": {
+    r"source\.schema\.m: .*json must be the type of a column": {
         "source": {"schema": {"id": "string", "m": "map<string, json>"}}
     },
     r"record_id.*'m' is map<string, int>": {
@@ -162,7 +162,7 @@ REFUSED = {
     r"source\.schema\.p: .*string": {
         "source": {"format": "csv", "schema": {"id": "string", "p": "json"}}
     },
-    r"source\.schema\.p: .*json is a column's whole type": {
+    r"source\.schema\.p: .*json must be the type of a column": {
         "source": {"schema": {"id": "string", "p": "array<json>"}}
     },
     r"record_id.*'_semel_rest' is not a column": {

@@ -23,7 +23,7 @@ from google.cloud.bigquery import DecimalTargetType, LoadJob, LoadJobConfig
 from semel import failpoints
 from semel.errors import AGAIN, CorruptionError, RetryableError, TerminalError
 from semel.formats.parquetsink import ROW_GROUP_BYTES
-from semel.formats.pieces import gathered
+from semel.formats.pieces import gather
 from semel.sinks import CommittedBatch, Presence
 from semel.sinks.bigquery.facts import SEMEL_COLUMNS, count
 from semel.sinks.bigquery.target import ERRORS, REQUEST_SECONDS, BigQueryTarget
@@ -214,7 +214,7 @@ def _as_one_file(won: CommittedBatch) -> Iterator[IO[bytes]]:
     pieces = (pa.Table.from_batches([rows]) for rows in staged(won))
     with tempfile.TemporaryFile(dir=Path(won.files[0].staged_path).parent) as file:
         with pq.ParquetWriter(file, schema, compression="zstd", store_schema=False) as writer:
-            for table in gathered(pieces, ROW_GROUP_BYTES):
+            for table in gather(pieces, ROW_GROUP_BYTES):
                 for name, number in zip(SEMEL_COLUMNS, (won.batch_id, won.commit_seq), strict=True):
                     number = pa.repeat(pa.scalar(number, pa.int64()), table.num_rows)
                     table = table.append_column(name, number)

@@ -114,12 +114,12 @@ class BigQuerySink(RemoteSink):
     def rows(self, marker: Published, *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002
         published, count = sum(file.records for file in marker.of_kind(Kind.DATA)), 0
         with self._client() as client:
-            for table in facts.rows(client, self._target, marker.made_by, marker.sink_schema):
+            for table in facts.rows(client, self._target, marker.writer_id, marker.sink_schema):
                 count += table.num_rows
                 yield table
         if count != published:
             raise MiscountError(
-                f"{self.address} has {count} rows of batch {marker.made_by}, and semel loaded "
+                f"{self.address} has {count} rows of batch {marker.writer_id}, and semel loaded "
                 f"{published}. Somebody has changed them. Restore them, for example with FOR "
                 "SYSTEM_TIME AS OF"
             )

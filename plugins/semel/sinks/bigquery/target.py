@@ -70,7 +70,7 @@ class BigQueryTarget:
         credentials = gcp.credentials(self.connection, "BigQuery", _SCOPE, settings.connection)
         if credentials is None and os.environ.get("BIGQUERY_EMULATOR_HOST"):
             credentials = AnonymousCredentials()
-        with gcp.needed():
+        with gcp.require_credentials():
             return bigquery.Client(self.project, credentials, location=self.location)
 
     @contextmanager
@@ -83,7 +83,7 @@ class BigQueryTarget:
 
     def translate_error(self, error: Exception) -> SemelError:
         """The error of semel for an error of the client."""
-        why, who = first_line(error), gcp.who(self.connection)
+        why, who = first_line(error), gcp.identity_text(self.connection)
         if isinstance(error, _AWAY):
             return UnavailableError(
                 f"{self.address}: BigQuery does not answer ({why}), by {who}; try later"

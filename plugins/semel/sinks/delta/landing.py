@@ -26,7 +26,7 @@ from deltalake.transaction import AddAction
 from semel import failpoints
 from semel.errors import AGAIN, CorruptionError, RetryableError
 from semel.formats.parquetsink import ROW_GROUP_BYTES
-from semel.formats.pieces import gathered
+from semel.formats.pieces import gather
 from semel.model.manifest import ManifestFile
 from semel.sinks import CommittedBatch, Presence
 from semel.sinks.delta.statistics import Statistics
@@ -179,7 +179,7 @@ def _write(copy: IO[bytes], won: CommittedBatch, file: ManifestFile) -> Statisti
     values = [pa.scalar(number, pa.int64()) for number in (won.batch_id, won.commit_seq)]
     pieces = (pa.Table.from_batches([rows]) for rows in staged(won, files=[file]))
     with pq.ParquetWriter(copy, schema, compression="zstd", compression_level=1) as writer:
-        for rows in gathered(pieces, ROW_GROUP_BYTES):
+        for rows in gather(pieces, ROW_GROUP_BYTES):
             for field, value in zip(SEMEL_COLUMNS, values, strict=True):
                 rows = rows.append_column(field, pa.repeat(value, rows.num_rows))
             statistics.add(rows := rows.cast(schema))

@@ -76,14 +76,15 @@ class DeltaSink(RemoteSink):
     # Keeps DL7.
     def rows(self, marker: Published, *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002
         published, count = sum(file.records for file in marker.of_kind(Kind.DATA)), 0
-        for table in self._table.rows(marker.made_by, marker.sink_schema):
+        for table in self._table.rows(marker.writer_id, marker.sink_schema):
             count += table.num_rows
             yield table
         if count != published:
             raise MiscountError(
-                f"{self.address} has {count} rows of batch {marker.made_by}, and semel published "
+                f"{self.address} has {count} rows of batch {marker.writer_id}, and semel published "
                 f"{published}. Somebody has changed them. Restore them from a version n that has "
                 f"them all: DELETE FROM delta.`{self.address}` WHERE _semel_batch = "
-                f"{marker.made_by}; INSERT INTO delta.`{self.address}` SELECT * FROM delta.`{self.address}` VERSION AS OF n "
-                f"WHERE _semel_batch = {marker.made_by}"
+                f"{marker.writer_id}; INSERT INTO delta.`{self.address}` SELECT * FROM "
+                f"delta.`{self.address}` VERSION AS OF n "
+                f"WHERE _semel_batch = {marker.writer_id}"
             )

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from semel import settings
 from semel.clients.objects import access
 from semel.declare.parts import Text
-from semel.declare.place import Location, reached
+from semel.declare.place import Location, service
 from semel.sinks.spec import ServiceSinkSpec, checked_folder
 
 
@@ -63,7 +63,7 @@ class DeltaSinkSpec(ServiceSinkSpec):
         """The table, and the access to it."""
         if self.store is None:
             return f"Delta table `{self.table}`"
-        how = reached(self.connection, None) if self.connection else "by the machine's role"
+        how = service(self.connection, None) if self.connection else "by the machine's role"
         return f"Delta table `{self.store}` ({how})"
 
     def dataset(self, address: str) -> tuple[str, str]:  # noqa: ARG002 - the table says it
@@ -82,7 +82,7 @@ class DeltaSinkSpec(ServiceSinkSpec):
         if isinstance(table, str) and (why := name_problem(table)):
             raise ValueError(why)
         if isinstance(table, str) and "://" in table:
-            return access.checked_url(table)
+            return access.check_url(table)
         return checked_folder(table) if isinstance(table, str) else table
 
 

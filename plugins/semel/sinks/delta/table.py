@@ -19,8 +19,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from semel import storage
 from semel.clients.objects import Store
-from semel.clients.objects.access import options
-from semel.clients.objects.probe import prove
+from semel.clients.objects.access import client_options
+from semel.clients.objects.probe import check_conditional_puts
 from semel.clients.sql import column, query
 from semel.errors import (
     CorruptionError,
@@ -69,7 +69,7 @@ class DeltaTarget:
         self._store, self._options = None, {}
         if declared.store is not None:
             self._store = Store(self.address, declared.connection)
-            self._options = options(declared.store, declared.connection)
+            self._options = client_options(declared.store, declared.connection)
 
     def open_newest(self) -> DeltaTable | None:
         """The table at its newest version. Returns None if it does not exist yet. Raises the
@@ -91,7 +91,7 @@ class DeltaTarget:
     def check_store(self) -> None:
         """Raises TerminalError if the store does not refuse to overwrite a commit."""
         if self._store is not None:
-            prove(self._store, replaces=False)
+            check_conditional_puts(self._store, replaces=False)
 
     # Keeps DL4.
     def open_or_create(self, schema: pa.Schema) -> DeltaTable:
@@ -171,7 +171,7 @@ class DeltaTarget:
 
     def _translate_error(self, error: Exception) -> SemelError:
         why = first_line(error)
-        if self._store is not None and (translated := self._store.told(error)):
+        if self._store is not None and (translated := self._store.translate_error(error)):
             return translated
         if denied := _DENIED.search(str(error)):
             return TerminalError(

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster
 from semel.errors import CorruptionError, UnavailableError
-from semel.model.plain import parsed
+from semel.model.plain import parse_json
 from semel.sinks import CommittedBatch
 from semel.sinks.kafka.ends import Spans, TopicEnds, topic_ends
 
@@ -83,7 +83,7 @@ class ControlNote:
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """Raises ValueError if it is not a note, or its format is unknown."""
-        plain = parsed(data)
+        plain = parse_json(data)
         if plain.pop("format", None) != FORMAT:
             raise ValueError(f"its format is not {FORMAT}")
         spans = {int(part): (int(a), int(b)) for part, (a, b) in plain.pop("spans").items()}
@@ -177,7 +177,7 @@ def _notes(topic: str, messages: Iterable[Message]) -> Notes:
 def _batch_of(key: bytes) -> tuple[str, int] | None:
     """The pipeline and batch number of a key. Returns None if it is not the key of a note."""
     try:
-        pipeline, number = parsed(key)
+        pipeline, number = parse_json(key)
         return (pipeline, number) if key_of(pipeline, number) == key else None
     except (ValueError, TypeError):
         return None

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from pyarrow import types as at
 
 from semel.errors import TerminalError
-from semel.formats.jsonlsink import as_json, from_json, objects, refusal
+from semel.formats.jsonlsink import as_json, from_json, json_objects, refusal
 from semel.sinks import CommittedBatch
 from semel.sinks.kafka.target import KafkaTarget
 
@@ -54,8 +54,8 @@ def encode_columns(target: KafkaTarget, table: pa.Table) -> list[pa.Array | None
     if isinstance(target.key, str):
         keys = _texts(target.key, table)
     elif target.key:
-        keys = objects(table.select(list(target.key)))
-    return [objects(table), keys, *(_texts(column, table) for _, column in target.headers)]
+        keys = json_objects(table.select(list(target.key)))
+    return [json_objects(table), keys, *(_texts(column, table) for _, column in target.headers)]
 
 
 def _texts(name: str, table: pa.Table) -> pa.Array:

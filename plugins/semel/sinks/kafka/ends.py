@@ -13,8 +13,8 @@ from typing import Self
 from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
-from semel.clients.kafka.cluster import ANSWER_SECONDS, offsets_of
-from semel.model.plain import parsed
+from semel.clients.kafka.cluster import ANSWER_SECONDS, query_offsets
+from semel.model.plain import parse_json
 from semel.storage import write_new
 
 Spans = dict[int, tuple[int, int]]
@@ -62,7 +62,7 @@ class TopicEnds:
     def load(cls, folder: Path) -> Self | None:
         """The ends that an attempt has saved. Returns None if they are missing or damaged."""
         try:
-            plain = parsed((folder / _FILE).read_bytes())
+            plain = parse_json((folder / _FILE).read_bytes())
             spans = {int(part): (int(a), int(b)) for part, (a, b) in plain["spans"].items()}
             leaders = {int(part): plain["leaders"][part] for part in plain["spans"]}
             return cls(topic_id=plain["topic_id"], spans=spans, leaders=leaders)
@@ -89,5 +89,5 @@ def topic_ends(admin: AdminClient, topic: str) -> TopicEnds:
 def _offsets(
     admin: AdminClient, parts: list[TopicPartition], which: OffsetSpec
 ) -> dict[int, ListOffsetsResultInfo]:
-    answers = offsets_of(admin, {part: which for part in parts}, committed=False)
+    answers = query_offsets(admin, {part: which for part in parts}, committed=False)
     return {part.partition: answer for part, answer in answers.items()}

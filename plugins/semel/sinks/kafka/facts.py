@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from semel.clients.kafka.cluster import ANSWER_SECONDS, answered
+from semel.clients.kafka.cluster import ANSWER_SECONDS, await_answer
 from semel.declare.wording import count
 from semel.errors import TerminalError, UnavailableError
 from semel.sinks.kafka.ends import topic_ends
@@ -69,7 +69,7 @@ def describe(target: KafkaTarget) -> tuple[TopicFacts, str]:
         missing = _missing_topics(admin, target)
         for topic in missing:  # Checks the right to create it.
             [answer] = admin.create_topics([topic], validate_only=True).values()
-            answered(admin, answer)
+            await_answer(admin, answer)
         data, control = _both(admin, target, [topic.topic for topic in missing])
     facts = _facts(target, data, control)
     for topic in (data, control):
@@ -219,7 +219,7 @@ def _description(admin: AdminClient, topic: str) -> TopicDescription | None:
         request_timeout=ANSWER_SECONDS,
     ).values()
     try:
-        return answered(admin, answer)
+        return await_answer(admin, answer)
     except KafkaException as error:
         if error.args[0].code() == _UNKNOWN:
             return None

@@ -5,9 +5,9 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from semel.clients.kafka.connection import brokers
+from semel.clients.kafka.connection import cluster_names
 from semel.declare.parts import Size, Text, twice
-from semel.declare.place import TOPIC, Location, reached
+from semel.declare.place import TOPIC, Location, service
 from semel.declare.yaml import Key, Problem, Problems
 from semel.sinks.spec import ServiceSinkSpec
 
@@ -57,7 +57,8 @@ class KafkaSinkSpec(ServiceSinkSpec):
 
     def describe(self) -> str:
         """The topic and its cluster."""
-        return f"topic `{self.topic}` of {reached(self.connection, self.bootstrap_servers)}, as JSON"
+        cluster = service(self.connection, self.bootstrap_servers)
+        return f"topic `{self.topic}` of {cluster}, as JSON"
 
     def dataset(self, address: str) -> tuple[str, str]:
         """The first address of the cluster, and the topic."""
@@ -66,7 +67,7 @@ class KafkaSinkSpec(ServiceSinkSpec):
 
     def whereabouts(self) -> Location:
         """The topic."""
-        servers = brokers(self.connection, self.bootstrap_servers)
+        servers = cluster_names(self.connection, self.bootstrap_servers)
         return Location(kind=TOPIC, name=self.topic, servers=servers)
 
     def named_columns(self) -> tuple[tuple[Key, str], ...]:

@@ -17,7 +17,7 @@ import xxhash
 
 from semel.clients.objects import Object, Store
 from semel.errors import AGAIN, CorruptionError, RetryableError, UnavailableError
-from semel.model.plain import parsed
+from semel.model.plain import parse_json
 from semel.sinks import BatchNote, CommittedBatch, DamagedNote, Notes, NotesQuery, search_starts
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def read_notes(
 
 def _read_note(store: Store, item: Object) -> BatchNote | DamagedNote:
     try:
-        plain = parsed(store.read(item.key, item.etag, 0, item.size))
+        plain = parse_json(store.read(item.key, item.etag, 0, item.size))
         if {key: type(plain.get(key)) for key in _FIELDS} != _FIELDS:
             raise ValueError("a field is missing or has another type")
         if item.key != note_key(plain["batch_id"]):
@@ -100,7 +100,7 @@ def put_marker_copy(store: Store, won: CommittedBatch, marker: Path) -> None:
     constantly.
     """
     text, key = marker.read_bytes(), f"{MARKERS}/{marker.name}"
-    generation = int(parsed(text).get("generation", 1))
+    generation = int(parse_json(text).get("generation", 1))
     metadata = {CHECKSUM: xxhash.xxh3_128_hexdigest(text), GENERATION: str(generation)}
     for _ in range(_ROUNDS_MAX):
         try:

@@ -23,7 +23,7 @@ import xxhash
 
 from semel import failpoints
 from semel.clients.objects import Store
-from semel.clients.objects.probe import prove
+from semel.clients.objects.probe import check_conditional_puts
 from semel.declare.context import Context
 from semel.errors import CorruptionError, TerminalError, first_line
 from semel.formats.output import rows_of
@@ -88,7 +88,7 @@ class ObjectsSink(RemoteSink):
 
     def describe(self, schema: pa.Schema | None) -> str:  # noqa: ARG002 - files hold what they hold
         with self._explain_denial():
-            prove(self._store, replaces=True)
+            check_conditional_puts(self._store, replaces=True)
         return (
             f"objects below {self.address}: a second put of one key is refused, and so is a "
             "replacement of a changed object"
@@ -194,7 +194,7 @@ class ObjectsSink(RemoteSink):
         with tempfile.TemporaryDirectory(prefix="semel-") as folder:
             for key, number in self._list_output():
                 if number not in noted and (path := self._download(key, Path(folder))):
-                    count = sink_format(path.suffix[1:]).code().rows(path)
+                    count = sink_format(path.suffix[1:]).code().count_rows(path)
                     strays[number] = strays.get(number, 0) + count
         return strays
 
@@ -212,7 +212,7 @@ class ObjectsSink(RemoteSink):
                 yield from self._read(here, file)
                 path.unlink()
             for key, number in self._list_output() if strays else ():
-                if number == marker.made_by and key not in listed:
+                if number == marker.writer_id and key not in listed:
                     yield from self._stray_rows(here, key)
         if strays:
             with self._explain_denial():
@@ -220,7 +220,7 @@ class ObjectsSink(RemoteSink):
         if lacking:
             raise MiscountError(
                 f"{self.address} lacks {lacking[0]!r}, and {len(lacking)} of the {len(files)} "
-                f"objects of batch {marker.made_by}. Somebody has deleted them"
+                f"objects of batch {marker.writer_id}. Somebody has deleted them"
             )
 
     def _stray_rows(self, here: "Published", key: str) -> Iterator[pa.Table]:

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from semel.clients.connection import installed
+from semel.clients.connection import require_package
 from semel.clients.objects import access
 from semel.clients.objects.access import URL
 from semel.declare.parts import Text
-from semel.declare.place import Location, reached
+from semel.declare.place import Location, service
 from semel.sinks.in_files import LONGEST_WINDOW, FileSinkSpec
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class ObjectsSinkSpec(FileSinkSpec):
 
     def describe(self) -> str:
         """The prefix, the access to it, format and folders."""
-        how = reached(self.connection, None) if self.connection else "by the machine's role"
+        how = service(self.connection, None) if self.connection else "by the machine's role"
         return f"objects below `{self.prefix}` ({how}), {self.layout()}"
 
     def dataset(self, address: str) -> tuple[str, str]:  # noqa: ARG002 - the URL says it
@@ -72,12 +72,12 @@ class ObjectsSinkSpec(FileSinkSpec):
         """The output below a URL of a store."""
         if not re.fullmatch(URL, url):
             return None
-        with installed(url, "objects"):
+        with require_package(url, "objects"):
             from semel.sinks.objects.reading import Prefix
 
             return Prefix(url, connection)
 
-    _url = field_validator("url", mode="before")(access.checked_url)
+    _url = field_validator("url", mode="before")(access.check_url)
 
 
 DECLARED = ObjectsSinkSpec

@@ -133,7 +133,7 @@ def read_table_notes(
     statement = fill_query(
         "told",
         pipeline=marker.pipeline,
-        batch_id=marker.made_by,
+        batch_id=marker.writer_id,
         commit_seq=marker.commit_seq,
         **notes_location(target),
     )
@@ -149,7 +149,7 @@ def check_count(target: PostgresTarget, marker: Published, notes: TableNotes, co
         if not sum(file.records for file in marker.of_kind(Kind.DATA)):
             return
         raise TerminalError(
-            f"{target.address} has no note on batch {marker.made_by}, and its marker is "
+            f"{target.address} has no note on batch {marker.writer_id}, and its marker is "
             f"{marker.path}: the table was restored to an earlier time, or this is another table. "
             "Restore it with its notes"
         )
@@ -158,7 +158,7 @@ def check_count(target: PostgresTarget, marker: Published, notes: TableNotes, co
         return
     erased = ", erased rows excluded" if marker.erased_rows else ""
     what = (
-        f"{target.address} has {count} rows of batch {marker.made_by}, and semel published "
+        f"{target.address} has {count} rows of batch {marker.writer_id}, and semel published "
         f"{wanted}{erased}: another program has changed them"
     )
     if target.key:
@@ -166,7 +166,7 @@ def check_count(target: PostgresTarget, marker: Published, notes: TableNotes, co
     raise MiscountError(
         f"{what}. Replay the batch to restore them",
         next=f"semel replay {marker.pipeline} --batches {marker.batch_id} "
-        f"--request mend-{marker.made_by}",
+        f"--request mend-{marker.writer_id}",
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.formats.jsonlsink import beyond_json, marked
+from semel.formats.jsonlsink import beyond_json, as_mask
 from semel.sinks import RefusedRows
 from semel.sinks.postgres import types
 from semel.sinks.postgres.facts import ColumnFacts, TableFacts
@@ -100,7 +100,7 @@ def find_refused_rows(facts: TableFacts, table: pa.Table) -> list[RefusedRows]:
 
 
 def _add(refused: list[RefusedRows], bad: Any, reason: str, detail: str) -> None:
-    mask = bad if isinstance(bad, np.ndarray) else marked(bad)
+    mask = bad if isinstance(bad, np.ndarray) else as_mask(bad)
     if mask.any():
         refused.append(RefusedRows(np.flatnonzero(mask), reason, detail))
 
@@ -190,8 +190,8 @@ def _refused_json(values: pa.ChunkedArray, *, strict: bool) -> Iterator[int]:
     """The row numbers of texts that are not JSON, or that jsonb (`strict`) refuses."""
     texts = values.cast(pa.large_binary()).to_pylist()
     yield from _malformed_json(texts, [n for n, text in enumerate(texts) if text is not None])
-    odd = marked(pc.match_substring_regex(values, _ODD_JSON)) if strict else None
-    long = marked(pc.greater(pc.binary_length(values), 2 * JSON_DEPTH_MAX))
+    odd = as_mask(pc.match_substring_regex(values, _ODD_JSON)) if strict else None
+    long = as_mask(pc.greater(pc.binary_length(values), 2 * JSON_DEPTH_MAX))
     for n in np.flatnonzero(long if odd is None else odd | long).tolist():
         if not _json_fits(texts[n], strict=strict):
             yield n

@@ -294,14 +294,14 @@ class PostgresSink(RemoteSink):
         """
         count = 0
         unfit = output_problems(self._target, marker.sink_schema)  # All were accepted as refused.
-        for table in () if unfit else self.rows_of(marker.made_by, marker.sink_schema):
+        for table in () if unfit else self.rows_of(marker.writer_id, marker.sink_schema):
             count += table.num_rows
             yield table
         # Reads the notes after the rows, to see a replay that replaced the rows meanwhile.
         notes = self._table_notes(marker)
-        if (newest := notes.newest) > marker.made_by:
+        if (newest := notes.newest) > marker.writer_id:
             raise RetryableError(
-                f"{self.address} has rows of batch {newest} instead of batch {marker.made_by}, "
+                f"{self.address} has rows of batch {newest} instead of batch {marker.writer_id}, "
                 f"which the marker {marker.path} listed when semel read it. Run this again once "
                 "that batch is finalized"
             )

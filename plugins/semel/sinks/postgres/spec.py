@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import Field, model_validator
 
 from semel import settings
-from semel.clients.connection import parsed, usable
+from semel.clients.connection import parse_connection, translate_settings_errors
 from semel.declare.parts import Text, twice
 from semel.declare.place import TABLE, Location
 from semel.declare.yaml import Key, Problem, Problems
@@ -109,8 +109,8 @@ class PostgresSinkSpec(ServiceSinkSpec):
         servers = {f"connection {self.connection}"}
         with suppress(TerminalError):  # Another process may know the connection.
             if text := settings.connection(self.connection):
-                with usable(self.connection, "PostgreSQL"):
-                    parts = parsed(text)
+                with translate_settings_errors(self.connection, "PostgreSQL"):
+                    parts = parse_connection(text)
                 host = re.sub(r"^localhost$", "127.0.0.1", (parts.host or "").lower())
                 servers.add(f"{host}:{parts.port or _PORT}/{parts.schema or parts.login}")
         return frozenset(servers)

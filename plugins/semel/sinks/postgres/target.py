@@ -10,7 +10,11 @@ import psycopg
 from psycopg import conninfo, sql
 
 from semel import settings
-from semel.clients.connection import ConnectionSettingsError, parsed, usable
+from semel.clients.connection import (
+    ConnectionSettingsError,
+    parse_connection,
+    translate_settings_errors,
+)
 from semel.declare.context import Counting
 from semel.errors import TerminalError
 from semel.sinks.postgres.spec import BATCHES, COMPLETE, PARTS, WINDOWS, names_of
@@ -131,8 +135,8 @@ def dsn_of(name: str, find: Callable[[str], str | None] = settings.connection) -
             f"there is no connection {name!r}. Create it in Airflow; for the command line, `export "
             f"{settings.connection_variable(name)}=postgresql://user:password@host:5432/database`"
         )
-    with usable(name, "PostgreSQL"):
-        given_parts = parsed(text)
+    with translate_settings_errors(name, "PostgreSQL"):
+        given_parts = parse_connection(text)
         parts = {
             "host": given_parts.host,
             "port": given_parts.port,

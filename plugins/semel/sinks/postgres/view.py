@@ -19,7 +19,7 @@ from psycopg.types.range import Range
 from semel.clients.sql import query
 from semel.declare.aggregate import END, START
 from semel.errors import TerminalError
-from semel.formats.merged import SLICE, merge_query
+from semel.formats.windowsql import SLICE, merge_query
 from semel.model.windows import UTC_TIME
 from semel.sinks import CommittedBatch
 from semel.sinks.postgres.link import Connection, fill_query, table_exists

@@ -99,7 +99,7 @@ class Avro:
             decoder_or_fault = Reason.malformed, why
         else:
             try:
-                decoder_or_fault = decoder(schema.text, schema.refers)
+                decoder_or_fault = decoder(schema.text, schema.references)
             except SchemaError as error:
                 decoder_or_fault = Reason.malformed, f"semel cannot use schema {number}: {error}"
         self._decoders[value[:HEAD_BYTES]] = decoder_or_fault

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, client
+from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, kafka_package
 from semel.declare.context import Context
 from semel.errors import ChangedError, SemelError, SourceError
 from semel.model.batch import Claim
@@ -148,7 +148,7 @@ def commit_group_offsets(
     """As `Source.acknowledge`: commit the offsets to a consumer group, without joining it."""
     problem = f"semel did not commit offsets to consumer group {group!r}"
     try:
-        kafka = client()
+        kafka = kafka_package()
         with cluster.admin() as admin:
             ids, _ = topic_ids(admin, sorted({place_of(part.name)[0] for part in settled}))
         prefixes = tuple(f"{topic_id}/" for topic_id, _ in ids.values())

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from semel.clients.kafka.cluster import Cluster, client, of
+from semel.clients.kafka.cluster import Cluster, kafka_package, prefix_error
 from semel.errors import AGAIN, UnavailableError
 from semel.sources.kafka.messages import (
     CHUNK,
@@ -223,7 +223,7 @@ class _Log:
     def _first(
         self, starts: dict[Place, int], since: int, **how: int
     ) -> dict[Place, _Edge]:
-        kafka = client()
+        kafka = kafka_package()
         positions = {place: at for place, at in starts.items() if 0 <= at < self.ends[place]}
         self.consumer.assign([kafka.TopicPartition(*place, at) for place, at in positions.items()])
         edges = {place: _Edge(since, **how) for place in starts}
@@ -281,9 +281,9 @@ def partition_end(place: Place, message: "Message") -> int:
 
     Raises FileNotFoundError if the topic, or the messages to read, were deleted meanwhile.
     """
-    codes, error = client().KafkaError, message.error()
+    codes, error = kafka_package().KafkaError, message.error()
     if error.code() == codes._PARTITION_EOF:
         return message.offset()
     if is_deleted(error):
         raise FileNotFoundError(_name(place))
-    raise client().KafkaException(of(f"reading {_name(place)!r}", error))
+    raise kafka_package().KafkaException(prefix_error(f"reading {_name(place)!r}", error))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from semel.clients.kafka.cluster import Cluster, client
+from semel.clients.kafka.cluster import Cluster, kafka_package
 from semel.model.batch import Claim
 from semel.sources import Evidence, Partition
 from semel.sources.kafka.edges import partition_end
@@ -124,7 +124,7 @@ def _query_epoch_ends(
 ) -> dict[Place, int]:
     """As `first_lost_offsets`. A consumer with an epoch queries its end, and moves there if lower.
     """
-    kafka = client()
+    kafka = kafka_package()
     pending = {place: position.end for place, position in positions.items()}
     lost: dict[Place, int] = {}
     with cluster.consumer(**_EPOCH_READER) as consumer:

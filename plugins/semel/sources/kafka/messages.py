@@ -6,7 +6,7 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from semel import limits
-from semel.clients.kafka.cluster import Cluster, client, of
+from semel.clients.kafka.cluster import Cluster, kafka_package, prefix_error
 from semel.errors import SourceError, UnavailableError
 from semel.sources.kafka.topics import Place, is_missing, topic_ids
 
@@ -68,7 +68,7 @@ def messages(
     If the caller is not `patient`, `check_topic` raises UnavailableError too. Raises SourceError if
     messages were deleted, UnavailableError if the cluster does not answer.
     """
-    kafka = client()
+    kafka = kafka_package()
     name = f"{topic}/{partition}"
     # The client looks up its group unasked. semel joins no group, and needs no right to one.
     of_group = kafka.KafkaError.GROUP_AUTHORIZATION_FAILED
@@ -118,7 +118,7 @@ def silence_error(cluster: Cluster, name: str, reached: int) -> UnavailableError
 
 def _partition_end(name: str, message: "Message", error: "KafkaError", end: int) -> int:
     """The end of a partition, if the event reports that. Raises any other event as an error."""
-    if error.code() == client().KafkaError._PARTITION_EOF:
+    if error.code() == kafka_package().KafkaError._PARTITION_EOF:
         return message.offset()
     if is_missing(error):
         raise SourceError(f"{name!r} no longer exists: its topic was deleted")
@@ -127,12 +127,12 @@ def _partition_end(name: str, message: "Message", error: "KafkaError", end: int)
             f"{name!r}: planned offsets below {end} no longer exist. The topic's retention, or a "
             "user, has deleted them"
         )
-    raise client().KafkaException(of(f"reading {name!r}", error))
+    raise kafka_package().KafkaException(prefix_error(f"reading {name!r}", error))
 
 
 def is_deleted(error: "KafkaError") -> bool:
     """Whether an error reports that an offset or its partition no longer exists."""
-    codes = client().KafkaError
+    codes = kafka_package().KafkaError
     deleted = error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE)
     return deleted or is_missing(error)
 

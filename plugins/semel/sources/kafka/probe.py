@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection
 
-from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, client, of
+from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, kafka_package, prefix_error
 from semel.clients.kafka.registry import Registry
 from semel.declare.context import Context
 from semel.declare.wording import count
@@ -68,7 +68,7 @@ def look(
 
 def _first_values(cluster: Cluster, topics: Collection[str]) -> dict[str, bytes | None]:
     """A value from the first partition of each topic that has a message there."""
-    kafka = client()
+    kafka = kafka_package()
     codes = kafka.KafkaError
     # A consumer would wait silently for a topic that its user may not describe.
     with cluster.admin() as admin:
@@ -91,7 +91,8 @@ def _first_values(cluster: Cluster, topics: Collection[str]) -> dict[str, bytes 
                 elif is_missing(error):
                     raise SourceError(f"{cluster} no longer has a topic {message.topic()!r}")
                 elif error.code() != codes.GROUP_AUTHORIZATION_FAILED:  # semel joins no group.
-                    raise kafka.KafkaException(of(f"reading topic {message.topic()!r}", error))
+                    named = prefix_error(f"reading topic {message.topic()!r}", error)
+                    raise kafka.KafkaException(named)
             if time.monotonic() > deadline:
                 named = ", ".join(map(repr, sorted(pending)))
                 late = codes(codes._TIMED_OUT, f"no message of the topics {named} arrived")

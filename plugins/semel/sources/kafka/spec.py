@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from semel.clients.kafka.connection import brokers
+from semel.clients.kafka.connection import cluster_names
 from semel.declare.parts import RESERVED_PREFIX, OnRefused, Text, twice
-from semel.declare.place import TOPIC, Location, reached
+from semel.declare.place import TOPIC, Location, service
 from semel.sources.messages import CONNECTION, TEXT, MessagesSpec
 
 _MARK, _NO_DOT = "[A-Za-z0-9._-]", "[A-Za-z0-9_-]"
@@ -89,7 +89,7 @@ class KafkaSourceSpec(MessagesSpec):
         else:
             names = ", ".join(f"`{name}`" for name in self.topics)
             text = f"the topic{'s' * (len(self.topics) > 1)} {names}"
-        return f"{text} of {reached(self.connection, self.bootstrap_servers)}, {self.value}"
+        return f"{text} of {service(self.connection, self.bootstrap_servers)}, {self.value}"
 
     def selection_rule(self) -> str:
         """The times by which windows select messages."""
@@ -107,7 +107,7 @@ class KafkaSourceSpec(MessagesSpec):
         """Whether it reads a sink's topic, or that topic's control topic."""
         sink_topics = (place.name, f"{RESERVED_PREFIX}_{place.name}")
         topics = {*self.topics, *(t for t in sink_topics if re.fullmatch(self.pattern or "", t))}
-        servers = brokers(self.connection, self.bootstrap_servers)
+        servers = cluster_names(self.connection, self.bootstrap_servers)
         return not topics.isdisjoint(sink_topics) and place.kind == TOPIC and not (
             servers.isdisjoint(place.servers)
         )

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from semel.clients.kafka.cluster import (
     ANSWER_SECONDS,
     Cluster,
-    answered,
-    client,
-    listed,
-    of,
-    offsets_of,
+    await_answer,
+    kafka_package,
+    prefix_error,
+    query_offsets,
+    query_topics,
 )
 from semel.sources import Refusal, SourceListing
 from semel.sources.kafka.spec import KafkaSourceSpec
@@ -126,22 +126,23 @@ def discover(cluster: Cluster, source: KafkaSourceSpec) -> ShownTopics:
 def _matching(admin: "AdminClient", pattern: str) -> list[str]:
     """The topics whose whole name matches, without internal ones."""
     matches = re.compile(pattern).fullmatch
-    return sorted(n for n in listed(admin) if matches(n) and not n.startswith(_INTERNAL))
+    return sorted(n for n in query_topics(admin) if matches(n) and not n.startswith(_INTERNAL))
 
 
 def topic_ids(
     admin: "AdminClient", names: Iterable[str]
 ) -> tuple[dict[str, tuple[str, list[int]]], tuple[str, ...]]:
     """The id and the partitions of each topic, and the names of topics that do not exist."""
-    kafka = client()
+    kafka = kafka_package()
     topics = kafka.TopicCollection(list(names))
     described_topics, missing = {}, []
     for name, future in admin.describe_topics(topics, request_timeout=ANSWER_SECONDS).items():
         try:
-            described = answered(admin, future)
+            described = await_answer(admin, future)
         except kafka.KafkaException as error:
             if not is_missing(error.args[0]):
-                raise kafka.KafkaException(of(f"topic {name!r}", error.args[0])) from error
+                named = prefix_error(f"topic {name!r}", error.args[0])
+                raise kafka.KafkaException(named) from error
             missing.append(name)
             continue
         # URL-safe base64, because an identity must not contain a second slash.
@@ -152,7 +153,7 @@ def topic_ids(
 
 def is_missing(error: "KafkaError") -> bool:
     """Whether an error reports that a topic or partition does not exist."""
-    codes = client().KafkaError
+    codes = kafka_package().KafkaError
     return error.code() in (
         codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_TOPIC, codes._UNKNOWN_PARTITION,
         codes.UNKNOWN_TOPIC_ID,
@@ -189,7 +190,7 @@ def _list_offsets(
     admin: "AdminClient", places: Iterable[Place], which: "str | datetime"
 ) -> "dict[Place, ListOffsetsResultInfo]":
     """As `offsets`, but with the complete answers, which include the leader's epoch."""
-    kafka = client()
+    kafka = kafka_package()
     from confluent_kafka.admin import OffsetSpec
 
     if isinstance(which, datetime):
@@ -197,7 +198,7 @@ def _list_offsets(
     else:
         spec = OffsetSpec.earliest() if which == "low" else OffsetSpec.latest()
     specs: dict[Any, Any] = {kafka.TopicPartition(*place): spec for place in places}
-    answers = offsets_of(admin, specs, committed=which == "end")
+    answers = query_offsets(admin, specs, committed=which == "end")
     return {(at.topic, at.partition): answers[at] for at in specs}
 
 
@@ -208,9 +209,9 @@ def milliseconds(when: datetime) -> int:
 
 def newest(admin: "AdminClient", places: Iterable[Place]) -> dict[Place, int]:
     """The newest timestamp of each partition, in milliseconds since 1970; -1 if it is empty."""
-    kafka = client()
+    kafka = kafka_package()
     from confluent_kafka.admin import OffsetSpec
 
     specs = {kafka.TopicPartition(*place): OffsetSpec.max_timestamp() for place in places}
-    answers = offsets_of(admin, specs, committed=False)
+    answers = query_offsets(admin, specs, committed=False)
     return {(at.topic, at.partition): answers[at].timestamp for at in specs}

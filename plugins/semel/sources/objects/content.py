@@ -27,7 +27,7 @@ class ObjectContent(Content):
         self._file, self.size, self.head = file, file.size, b""
 
     def read(self, start: int, length: int) -> bytes:
-        return self._file.at(start, length)
+        return self._file.read_at(start, length)
 
 
 @contextmanager

@@ -139,7 +139,7 @@ class ObjectsSource(NamedSource):
                 with open_unpacked(file) as content:
                     formats.header_in(self.context, content)
                 return readable
-            inspection = parquet.inspect_footer(self.context, part, file, file.at)
+            inspection = parquet.inspect_footer(self.context, part, file, file.read_at)
             if inspection is None:
                 raise parquet.UnreadablePartError(
                     "damaged", "it has no Parquet footer. Replace the object"
@@ -278,7 +278,7 @@ class ObjectsSource(NamedSource):
                 columns = formats.header_in(self.context, head)
         # A compressed object is read from start to end; positions count its decompressed bytes.
         packed = packing(file.name) is not None
-        file.until = file.size if packed else split.end
+        file.prefetch_end = file.size if packed else split.end
         with open_unpacked(file) as content:
             yield from read_split(
                 content,
@@ -313,7 +313,7 @@ class ObjectsSource(NamedSource):
 
     def read_text(self, split: "Split", batch_id: int) -> bytes:
         with self._open_claimed(split.claim, batch_id) as file:
-            return file.at(split.start, split.end - split.start)
+            return file.read_at(split.start, split.end - split.start)
 
     def records_max(self, split: "Split", batch_id: int) -> int | None:
         """As in `Source`; None for lines, because only a read counts them."""

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from semel.clients.objects.access import URL, StoreLocation, checked_url, location
+from semel.clients.objects.access import URL, StoreLocation, check_url, location
 from semel.declare.parts import GLOB, Select, Text
-from semel.declare.place import Location, reached
+from semel.declare.place import Location, service
 from semel.formats.table import SOURCES
 from semel.sources import PRIVATE
 from semel.sources.formatted import FormattedSourceSpec
@@ -75,7 +75,7 @@ class ObjectsSourceSpec(FormattedSourceSpec):
 
     def describe(self) -> str:
         """The source in words: its place and format."""
-        where = reached(self.connection, None) if self.connection else "by the machine's role"
+        where = service(self.connection, None) if self.connection else "by the machine's role"
         return f"objects below `{self.url}` ({where}), {self.format}"
 
     def place(self) -> Location:
@@ -99,7 +99,7 @@ class ObjectsSourceSpec(FormattedSourceSpec):
         """The dataset of the prefix."""
         return [StoreLocation.of(self.url).dataset]
 
-    _url = field_validator("url", mode="before")(checked_url)
+    _url = field_validator("url", mode="before")(check_url)
 
     def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from super()._problems()

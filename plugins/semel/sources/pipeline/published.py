@@ -16,7 +16,7 @@ from semel.errors import CorruptionError
 from semel.formats.output import folder_values
 from semel.model.arrow import arrow_type
 from semel.model.manifest import MARKER_FORMAT, Kind
-from semel.model.plain import parsed
+from semel.model.plain import parse_json
 from semel.sinks.spec import MARKERS, archive_of
 from semel.sources.pipeline.spec import PipelineSourceSpec
 from semel.storage import checksum
@@ -137,7 +137,7 @@ class OutputFolders:
     def parse(self, path: Path, text: bytes | None) -> Output:
         """As `read`, with `text` if it was read already."""
         try:
-            plain = parsed(path.read_bytes() if text is None else text)
+            plain = parse_json(path.read_bytes() if text is None else text)
             if plain["format"] != MARKER_FORMAT:
                 raise ValueError(
                     f"its format is {plain['format']!r}, but semel reads only {MARKER_FORMAT}"

@@ -22,7 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from semel import failpoints
-from semel.clients.queue import About, Pulled, Queue
+from semel.clients.queue import PulledMessages, Queue, QueueInfo
 from semel.declare.wording import count
 from semel.errors import SemelError, UnavailableError
 from semel.model.batch import Log
@@ -82,12 +82,12 @@ class _HeldMessages:
     last extension. Both in seconds of the monotonic clock.
     """
 
-    pulled: Pulled = field(default_factory=Pulled)
+    pulled: PulledMessages = field(default_factory=PulledMessages)
     size: int = 0
     began: float = 0.0
     since: float = 0.0
 
-    def add(self, more: Pulled, now: float) -> int:
+    def add(self, more: PulledMessages, now: float) -> int:
         """Add the messages of a pull that began at `now`. Returns the bytes of their values."""
         if not len(self.pulled):
             self.began = self.since = now
@@ -98,7 +98,7 @@ class _HeldMessages:
         return size
 
 
-def to_record_batch(pulled: Pulled) -> pa.RecordBatch:
+def to_record_batch(pulled: PulledMessages) -> pa.RecordBatch:
     """Convert messages to the schema of segments."""
     pairs = list(chain.from_iterable(pulled.attributes))
     offsets = pa.array(accumulate(map(len, pulled.attributes), initial=0), pa.int32())
@@ -170,7 +170,7 @@ class _Receiver:
     ) -> None:  # fmt: skip
         self.queue, self.spool, self.pipeline, self.bounds = queue, spool, pipeline, bounds
         self.log, self.stop = log, stop
-        self.about: About
+        self.about: QueueInfo
         self.result = ReceiveResult()
         self.filling = _HeldMessages()
         self.appending: tuple[_HeldMessages, Future] | None = None
@@ -194,7 +194,7 @@ class _Receiver:
 
     def run(self) -> ReceiveResult:
         """Receive until a bound is reached."""
-        self.about = self.queue.about()
+        self.about = self.queue.describe()
         previous = self.spool.last_address()
         if previous not in (None, self.about.address):
             self.log(
@@ -235,7 +235,7 @@ class _Receiver:
         self.result.ended_by = bound
         if bound.startswith("until") and bound != "until.idle":
             with suppress(SemelError):  # All is in the spool and acknowledged.
-                self.result.waiting = self.queue.about().waiting
+                self.result.waiting = self.queue.describe().waiting
 
     def _bound_reached(self) -> str | None:
         """The bound that is reached, or None. Reports progress."""
@@ -323,7 +323,7 @@ class _Receiver:
     def _reconnect(self) -> bool:
         """Whether the queue answers again. Begins another segment if it is a different queue."""
         try:
-            about = self.queue.about()
+            about = self.queue.describe()
         except UnavailableError as error:
             self._handle_failure(error)
             return False
@@ -407,7 +407,7 @@ class _Receiver:
                 with suppress(UnavailableError):
                     self.queue.extend(group.pulled.handles)
 
-    def _last_deliveries(self, pulled: Pulled) -> int:
+    def _last_deliveries(self, pulled: PulledMessages) -> int:
         """The number of messages that the queue does not deliver again."""
         letters = self.about.dead_letters
         return sum(n >= letters.deliveries for n in pulled.attempts) if letters else 0
@@ -421,7 +421,7 @@ class _Receiver:
         return (
             f". But {count(self.exhausted, 'message')} had the last of {letters.deliveries} "
             f"deliveries: the service moves them to {letters.address}, which semel does not read. "
-            f"Bring them back: `{letters.back}`"
+            f"Bring them back: `{letters.restore_command}`"
         )
 
     def _seal(self) -> None:
@@ -449,5 +449,5 @@ class _Receiver:
         )
 
 
-def _append(part: OpenSegment, pulled: Pulled) -> None:
+def _append(part: OpenSegment, pulled: PulledMessages) -> None:
     part.append(to_record_batch(pulled))

@@ -12,7 +12,7 @@ from semel.clients.queue import MALFORMED
 from semel.declare.context import Context
 from semel.formats.lines import Fault
 from semel.formats.records import Block
-from semel.formats.selection import NONE, Selection
+from semel.formats.selection import NO_OFFSETS, Selection
 from semel.model.reasons import Reason
 from semel.sources.messages import ALL
 from semel.sources.queue.segment import read_groups, read_head
@@ -33,7 +33,7 @@ def blocks(
     address, values = address or read_head(path).address, Values(context)
     for first, batch in _joined_groups(path, start, end):
         offsets = np.arange(first, first + batch.num_rows, dtype=np.int64)
-        size, left_out = _value_bytes(batch), NONE
+        size, left_out = _value_bytes(batch), NO_OFFSETS
         if selection is not None:
             chosen = selection.takes(offsets)
             if not chosen.all():

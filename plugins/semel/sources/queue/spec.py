@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from semel import settings
 from semel.declare.parts import Duration, Model, OnRefused, Select, Size, Text, path_problem
-from semel.declare.place import Location, reached
+from semel.declare.place import Location, service
 from semel.model.batch import Log
 from semel.sources import ReceiveResult
 from semel.sources.messages import CONNECTION, MessagesSpec, Problem
@@ -244,7 +244,7 @@ class NatsSourceSpec(QueueSourceSpec):
         from semel.clients.queue import nats
         from semel.sources.queue.receive import HOLD_MESSAGES_MAX
 
-        return nats.opened(
+        return nats.open_queue(
             connection=self.connection, servers=self.servers, stream=self.stream,
             consumer=self.consumer, hold=self.receivers * HOLD_MESSAGES_MAX,
         )  # fmt: skip
@@ -274,7 +274,7 @@ class NatsSourceSpec(QueueSourceSpec):
     def describe(self) -> str:
         """Stream, consumer and servers."""
         return (
-            f"the stream `{self.stream}` of {reached(self.connection, self.servers)}, by its "
+            f"the stream `{self.stream}` of {service(self.connection, self.servers)}, by its "
             f"consumer `{self.consumer}`, {self.value}"
         )
 
@@ -314,7 +314,7 @@ class SqsSourceSpec(QueueSourceSpec):
         """Connect to SQS, or to the endpoint."""
         from semel.clients.queue import sqs
 
-        return sqs.opened(connection=self.connection, endpoint=self.endpoint, queue=self.queue)
+        return sqs.open_queue(connection=self.connection, endpoint=self.endpoint, queue=self.queue)
 
     def describe(self) -> str:
         """The queue."""
@@ -341,7 +341,7 @@ class PubsubSourceSpec(QueueSourceSpec):
         """Connect to Pub/Sub."""
         from semel.clients.queue import pubsub
 
-        return pubsub.opened(connection=self.connection, subscription=self.subscription)
+        return pubsub.open_queue(connection=self.connection, subscription=self.subscription)
 
     def describe(self) -> str:
         """The subscription."""

@@ -45,7 +45,7 @@ def _read(context: Context, part: SealedPart, file: Any, footer: bytes) -> PartI
     from semel.formats import parquet
 
     try:
-        with parquet.opened(file) as opened:
+        with parquet.open_parquet(file) as opened:
             columns, rows, naming = context.columns, parquet.rows_in(opened), context.naming
             signed = len(footer) - _TAIL_BYTES > opened.metadata.serialized_size
             misfits, advice = parquet.misfits(

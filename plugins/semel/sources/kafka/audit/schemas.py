@@ -88,6 +88,6 @@ class Schemas:
         if schema.kind != AVRO:
             return f"its schema {number} is {schema.kind}, not Avro"
         try:
-            return reader(schema.text, schema.refers)
+            return reader(schema.text, schema.references)
         except NotAvro as error:
             return str(error)

@@ -11,7 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from semel import limits
-from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, client, meaning, offsets_of
+from semel.clients.kafka.cluster import (
+    ANSWER_SECONDS,
+    Cluster,
+    kafka_package,
+    query_offsets,
+    translate_error,
+)
 from semel.clients.kafka.registry import Registry
 from semel.errors import CorruptionError, SourceError, UnavailableError
 from semel.model.batch import Claim
@@ -123,8 +129,8 @@ class TopicAuditor(Auditor):
         self, claim: Claim, place: tuple[str, int]
     ) -> Iterator[Sequence["Message"]]:
         """The messages that a `read_committed` consumer sees, in order; other offsets have none."""
-        codes = client().KafkaError
-        self._consumer.assign([client().TopicPartition(*place, claim.start)])
+        codes = kafka_package().KafkaError
+        self._consumer.assign([kafka_package().TopicPartition(*place, claim.start)])
         following, largest, deadline = claim.start, 1, time.monotonic() + _SILENT_SECONDS
         while following < claim.end:
             size = max(1, min(_AT_ONCE, limits.AUDIT_CHUNK_BYTES // largest))
@@ -154,7 +160,7 @@ class TopicAuditor(Auditor):
 
     def _describe_topic(self, topic: str) -> "_TopicOffsets | None":
         """The topic as it is now. Returns None if it does not exist."""
-        kafka = client()
+        kafka = kafka_package()
         from confluent_kafka.admin import OffsetSpec
 
         topics = kafka.TopicCollection([topic])
@@ -167,7 +173,7 @@ class TopicAuditor(Auditor):
             raise
         parts = [kafka.TopicPartition(topic, part.id) for part in described.partitions]
         first, last = (
-            offsets_of(self._admin, dict.fromkeys(parts, which), committed=True)
+            query_offsets(self._admin, dict.fromkeys(parts, which), committed=True)
             for which in (OffsetSpec.earliest(), OffsetSpec.latest())
         )
         return _TopicOffsets(
@@ -178,7 +184,7 @@ class TopicAuditor(Auditor):
     def _is_compacted(self, topic: str) -> bool:
         from confluent_kafka.admin import ConfigResource, ResourceType
 
-        kafka, resource = client(), ConfigResource(ResourceType.TOPIC, topic)
+        kafka, resource = kafka_package(), ConfigResource(ResourceType.TOPIC, topic)
         [answer] = self._admin.describe_configs([resource], request_timeout=ANSWER_SECONDS).values()
         try:
             return "compact" in answer.result()["cleanup.policy"].value
@@ -188,10 +194,10 @@ class TopicAuditor(Auditor):
             raise
 
     def _meaning(self, error: Any, claim: Claim) -> Exception:
-        codes = client().KafkaError
+        codes = kafka_package().KafkaError
         if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
             return _deleted(claim)
-        return meaning(self._cluster, error, [])
+        return translate_error(self._cluster, error, [])
 
 
 # Keeps KS9.
