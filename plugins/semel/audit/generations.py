@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from semel.archive import layout
-from semel.archive.marker import Marker, judged, read_marker
+from semel.archive.marker import Marker, judging_output, read_marker
 from semel.audit.files import file_problem
 from semel.audit.verdict import Findings, Offender
 from semel.errors import CorruptionError
@@ -41,7 +41,7 @@ class Generations:
     def judging_marker(self, marker: Marker) -> Marker | None:
         """The marker whose declaration judged a batch's records. None if it is unreadable."""
         readable = {**self.replaced.get(marker.batch_id, {}), marker.generation: marker}
-        judge = judged([readable[number] for number in sorted(readable)])
+        judge = judging_output([readable[number] for number in sorted(readable)])
         return judge if judge.generation == 1 or judge.generation - 1 in readable else None
 
     @property
