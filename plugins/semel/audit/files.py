@@ -67,7 +67,7 @@ def read_markers(
 def _lost_commits(archive: Path, findings: Findings) -> set[int]:
     """The commits that a lost ledger took with it, by adopt's note."""
     try:
-        return note.read(archive)
+        return note.read_notes(archive)
     except CorruptionError as error:
         findings.blame("markers", Offender(what=str(error)))
         return set()
@@ -119,7 +119,7 @@ def check_files(
                 )
         ids = [file.records for file in marker.of_kind(Kind.IDS)]
         survivors = marker.counts.survivors
-        if marker.taught:  # Its survivors may share an id or lack one.
+        if marker.has_added_ids:  # Its survivors may share an id or lack one.
             owner[layout.ids_list(marker.archive, marker.batch_id)] = marker.batch_id
             survivors = min(survivors, sum(ids))
         if ids and sum(ids) != survivors and not marker.erased:
@@ -127,8 +127,8 @@ def check_files(
             findings.blame("files", Offender(what=what, batch=marker.batch_id))
     findings.examine("strays", len(paths))
     # Keeps D11.
-    taught = (path for marker in markers for path in marker.taught_paths.values())
-    for path in sorted(paths.difference(owner, replaced, taught)):
+    added = (path for marker in markers for path in marker.added_ids_paths.values())
+    for path in sorted(paths.difference(owner, replaced, added)):
         what = "no marker lists it: finalize is at work on its batch, or semel did not write it"
         findings.blame("strays", Offender(what=what, file=str(path)))
     return lacking - wrong
