@@ -193,7 +193,7 @@ class _Audit:
                 what = "the sink has no note of this batch"
                 self._findings.blame("files", Offender(what=what, batch=batch.root))
                 missing.add(batch.root)
-        listed = {marker.made_by for marker in self._markers} | self._in_flight
+        listed = {marker.writer_id for marker in self._markers} | self._in_flight
         with suppress(TerminalError), open_sink(self._spec) as sink:
             if sink.replaceable:
                 self._to_replay |= missing

@@ -52,7 +52,7 @@ class Generations:
     @property
     def numbers(self) -> set[int]:
         """The ids of the batches that wrote the replaced outputs."""
-        return {marker.made_by for marker in self.markers}
+        return {marker.writer_id for marker in self.markers}
 
 
 def read_generations(
@@ -122,9 +122,9 @@ def _check_generations(
     current = {_path(m, f) for m in newest.values() for f in m.files if m.sink or f.kind != "data"}
     by_writer: dict[int, Marker] = {}
     for marker in (*newest.values(), *read.markers):
-        other = by_writer.setdefault(marker.made_by, marker)
+        other = by_writer.setdefault(marker.writer_id, marker)
         if other is not marker:
-            what = f"batch {marker.made_by} wrote this output and also generation "
+            what = f"batch {marker.writer_id} wrote this output and also generation "
             what += f"{other.generation} of batch {other.batch_id}"
             _blame(findings, marker, what)
     for batch, generations in read.replaced.items():
@@ -157,8 +157,8 @@ def _problems(
             problems.append((f"its {name} differs from the current marker's", None))
     successor = generations.get(old.generation + 1, newest)
     problems += _differences(old, successor)
-    if successor.made_by <= old.made_by:
-        what = f"batch {old.made_by} wrote it, and batch {successor.made_by} replaced it"
+    if successor.writer_id <= old.writer_id:
+        what = f"batch {old.writer_id} wrote it, and batch {successor.writer_id} replaced it"
         problems.append((f"{what}; a replay must be a later batch", None))
     if old.sink and sum(file.records for file in _output_files(old)) != old.counts.rows_written:
         problems.append((f"its files do not have its {old.counts.rows_written} rows", None))
