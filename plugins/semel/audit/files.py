@@ -168,7 +168,7 @@ def check_code(markers: list[Marker], findings: Findings) -> None:
         if marker.code.digest != marker.code_digest:
             what = "its code_digest does not match its code"
             findings.blame("code", Offender(what=what, batch=marker.batch_id))
-        for name, path in marker.code.kept(layout.code(marker.archive)).items():
+        for name, path in marker.code.text_paths(layout.code(marker.archive)).items():
             if path in checked:
                 continue
             checked.add(path)
