@@ -127,8 +127,8 @@ def check_files(
             findings.blame("files", Offender(what=what, batch=marker.batch_id))
     findings.examine("strays", len(paths))
     # Keeps D11.
-    taught = (path for marker in markers for path in marker.added_ids_paths.values())
-    for path in sorted(paths.difference(owner, replaced, taught)):
+    added = (path for marker in markers for path in marker.added_ids_paths.values())
+    for path in sorted(paths.difference(owner, replaced, added)):
         what = "no marker lists it: finalize is at work on its batch, or semel did not write it"
         findings.blame("strays", Offender(what=what, file=str(path)))
     return lacking - wrong

@@ -48,7 +48,7 @@ def test_a_damaged_note(
     found = shell.runs("semel find events e000025", code=1)
     assert "output: batch 3" in found and "semel could not search all of batch 2" in found
     assert found.splitlines()[-1] == "next: semel audit events"
-    words = {"open_job": lambda: nullcontext(LocalEngine()), "shown": 5, "log": quiet}
+    words = {"open_job": lambda: nullcontext(LocalEngine()), "difference_limit": 5, "log": quiet}
     compared = compare(ledger, spec, BatchRange(first=3, last=3), **words)
     assert (compared.rows_live, compared.total) == (10, 0)
     with pytest.raises(CorruptionError, match=r'the key of one, \["events",2\]'):

@@ -74,7 +74,7 @@ def test_records_are_in_the_topic_once(
     assert (place.what, place.batch_id) == ("output", 3) and place.file.endswith(outlet.topic)
     assert read == [outlet.control] + [outlet.topic] * 3
     del read[:]
-    words = {"open_job": lambda: nullcontext(LocalEngine()), "shown": 5, "log": quiet}
+    words = {"open_job": lambda: nullcontext(LocalEngine()), "difference_limit": 5, "log": quiet}
     compared = compare(ledger, spec, BatchRange(first=2, last=3), **words)
     assert (compared.rows_live, compared.total) == (20, 0)
     assert read == [outlet.control] + [outlet.topic] * 2
