@@ -31,11 +31,11 @@ from fixtures.postgres.warehouse import TABLE, Warehouse
 from fixtures.spark.local import LocalEngine
 from semel import failpoints, reader
 from semel.audit import audit
-from semel_local.demo import flights
 from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.runs.run import run_batch
+from semel_local.demo import flights
 from tiers import SEED
 
 Interval = tuple[datetime, datetime]

@@ -125,7 +125,7 @@ def first_word_cleared(original: Callable) -> Callable:
 
 def _nothing() -> object:
     """What is said of a target that holds what it should."""
-    return importlib.import_module("semel.sinks.held").Differences()
+    return importlib.import_module("semel.sinks.note_comparison").Differences()
 
 
 class NoSync:
@@ -673,7 +673,7 @@ OF_SECONDS: dict[str, Removal] = {
         "finalize:_finalize", "open_stored(stored, ", new="open_stored(spec, "
     ),
     "a target is held against the ledger": all_of(
-        other("sinks.held:compare", lambda _: lambda *_: _nothing()),
+        other("sinks.note_comparison:compare", lambda _: lambda *_: _nothing()),
         gives("sinks.postgres.batch_notes:refuse_other_owners"),
     ),
     "a marker is missed by what was read before it": code(

@@ -10,7 +10,7 @@ import tree
 from semel.model.batch import ATTEMPT_TRANSITIONS, BATCH_TRANSITIONS, AttemptStatus, BatchStatus
 from semel.model.manifest import Kind
 from semel.model.reasons import Reason
-from semel.sinks import Presence, held, judge
+from semel.sinks import Presence, judge, note_comparison
 from semel.sinks.postgres.types import TYPES
 from semel.sources.files.recognise import InodeMatch, Match, PathMatch, recognise
 from semel.stage import read, write
@@ -161,18 +161,18 @@ def test_the_decision_table_is_the_code() -> None:
 
 
 def test_the_table_of_targets_is_the_code() -> None:
-    """H1: the nine cases of a batch in a target are those of semel.sinks.held.judge_batch."""
+    """H1: the nine cases of a batch in a target are those of semel.sinks.note_comparison.judge_batch."""
     text = PROTOCOL.read_text(encoding="utf-8")
     pattern = r"^\| listed \\ the target holds \|.*?(?=\n\n)"
     table = re.search(pattern, text, re.MULTILINE | re.DOTALL)[0]
     head, _, *rows = [[c.strip() for c in r.strip("|").split("|")] for r in table.split("\n")]
     found = {
-        (held.MarkerVerdict(row[0]), held.TargetVerdict(holds)): cell
+        (note_comparison.MarkerVerdict(row[0]), note_comparison.TargetVerdict(holds)): cell
         for row in rows
         for holds, cell in zip(head[1:], row[1:], strict=True)
     }
-    pairs = itertools.product(held.MarkerVerdict, held.TargetVerdict)
-    wanted = {pair: str(held.judge_batch(*pair)) for pair in pairs}
+    pairs = itertools.product(note_comparison.MarkerVerdict, note_comparison.TargetVerdict)
+    wanted = {pair: str(note_comparison.judge_batch(*pair)) for pair in pairs}
     assert found == wanted, "docs/protocol.md: the table of targets is not that of judge"
 
 
@@ -181,7 +181,7 @@ def test_the_table_of_types_is_the_code() -> None:
     text = POSTGRES.read_text(encoding="utf-8")
     table = re.search(r"^\| the output's type \|.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)[0]
     found = [re.findall(r"`([^`]+)`", row) for row in table.split("\n")[2:]]
-    wanted = [[held.word, *held.takes] for held in TYPES]
+    wanted = [[note_comparison.word, *note_comparison.takes] for held in TYPES]
     assert found == wanted, "docs/postgres.md: the table of types is not that of the sink"
 
 

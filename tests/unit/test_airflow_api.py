@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from semel.errors import TerminalError, UnavailableError
 from semel_local.demo import airflow_api
 from semel_local.demo.airflow_api import AirflowApi, DagRun, TaskState
-from semel.errors import TerminalError, UnavailableError
 
 Answer = tuple[int, Any]
 

@@ -22,14 +22,14 @@ from rich.console import Console
 
 from fixtures.files.records import blocks_of
 from semel import console, pipeline, settings
+from semel.errors import TerminalError, UnavailableError
+from semel.formats.jsonl import JsonLines
+from semel.model.batch import Counts
 from semel_local import stack
 from semel_local.demo import airflow_api, by_day, exact, follow
 from semel_local.demo import flights as demo
 from semel_local.demo import week as command
 from semel_local.demo.airflow_api import TaskState
-from semel.errors import TerminalError, UnavailableError
-from semel.formats.jsonl import JsonLines
-from semel.model.batch import Counts
 from semel_local.stack import layout, postgres
 from semel_local.stack.states import Endpoints
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from semel.sinks import BatchNote
-from semel.sinks.held import (
+from semel.sinks.note_comparison import (
     BatchVerdict,
     Differences,
     KnownBatch,

@@ -14,8 +14,8 @@ from semel.ledger import Ledger, rows
 from semel.model.batch import Pipeline
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
-from semel.sinks import Notes, NotesQuery, RemoteSink, Sink, held
-from semel.sinks.held import Differences, KnownBatch, MarkerVerdict
+from semel.sinks import Notes, NotesQuery, RemoteSink, Sink, note_comparison
+from semel.sinks.note_comparison import Differences, KnownBatch, MarkerVerdict
 
 NOTES_COMPARED = 200
 """How many of the newest batches semel compares with a target before each batch: a restored older
@@ -28,7 +28,7 @@ def refuse_traces(spec: Spec, sink: Sink, archive: Path) -> None:
     trace = traces.describe_trace(spec.sink_path(), archive, spec)
     if not trace and (notes := sink.notes()) and (notes.batch_notes or notes.damaged):
         notes.check()
-        held.refuse_foreign(
+        note_comparison.refuse_foreign(
             sink.address, spec.name, (n for n in notes.batch_notes if n.pipeline != spec.name)
         )
         trace = f"rows of batch {max(note.batch_id for note in notes.batch_notes)}"
@@ -159,7 +159,7 @@ def check_target(
         return
     if replay or not notes.complete:
         differences = replace(differences, missing=())
-    held.refuse_differences(sink, pipeline.name, layout.markers(archive), differences)
+    note_comparison.refuse_differences(sink, pipeline.name, layout.markers(archive), differences)
 
 
 def _differences(
@@ -170,7 +170,7 @@ def _differences(
         return Differences()
     noted = [note.batch_id for note in notes.batch_notes if note.pipeline == pipeline.name]
     first = max(_first([batch.batch_id for batch in expected], count), _first(noted, count))
-    return held.compare(
+    return note_comparison.compare(
         pipeline.name,
         pipeline.ledger,
         (batch for batch in expected if batch.batch_id >= first),
@@ -194,7 +194,7 @@ def _check_markers(
     """Raise TerminalError if the archive's markers differ from the ledger's finalized batches."""
     if lacking:
         raise TerminalError(
-            f"{layout.markers(archive)}: the markers of {held.batches_text(lacking)} are missing, "
+            f"{layout.markers(archive)}: the markers of {note_comparison.batches_text(lacking)} are missing, "
             "though these are finalized. The archive was emptied or restored from an older backup. "
             "Nothing was written. Restore sink and archive, or treat the ledger as lost and read "
             "the missing records again (docs/operations.md)"
@@ -207,7 +207,7 @@ def refuse_unknown(pipeline: Pipeline, unknown: Collection[int]) -> None:
     if unknown:
         raise TerminalError(
             f"{layout.markers(Path(pipeline.archive_path))}: the markers of "
-            f"{held.batches_text(unknown)} are not of {pipeline.name!r} in this ledger. Another "
+            f"{note_comparison.batches_text(unknown)} are not of {pipeline.name!r} in this ledger. Another "
             "ledger writes to this sink, or a backup restored them. Nothing was written. Stop the "
             "other ledger, and move these markers and their files out of the archive"
         )
@@ -224,5 +224,5 @@ def check_markers(spec: Spec, sink: RemoteSink) -> None:
     notes = sink.notes()
     notes.check()
     expected = batches_of_markers(markers_in(None, archive))
-    differences = replace(held.compare(spec.name, None, expected, notes.batch_notes), strays=())
-    held.refuse_differences(sink, spec.name, layout.markers(archive), differences)
+    differences = replace(note_comparison.compare(spec.name, None, expected, notes.batch_notes), strays=())
+    note_comparison.refuse_differences(sink, spec.name, layout.markers(archive), differences)

@@ -53,9 +53,9 @@ from semel.sinks import (
     OutputLostError,
     Sink,
     SupersededError,
-    held,
+    note_comparison,
 )
-from semel.sinks.held import MarkerVerdict
+from semel.sinks.note_comparison import MarkerVerdict
 from semel.sinks.spec import archive_of
 
 __all__ = ["Obligation", "Offender", "AuditVerdict", "audit"]
@@ -166,7 +166,7 @@ class _Audit:
             marked = ownership.batches_of_markers(self._markers)
         except CorruptionError:
             return  # The check of the generations has blamed it.
-        difference = held.compare(self._spec.name, None, marked, self._notes.batch_notes)
+        difference = note_comparison.compare(self._spec.name, None, marked, self._notes.batch_notes)
         listed = [one for one in marked if one.verdict is MarkerVerdict.LISTED]
         newest = {one.commit_seq: one.batch_id for one in listed}
         for note in difference.strays:
@@ -185,7 +185,7 @@ class _Audit:
         missing: set[int] = set()
         # Finalize may have written the note since.
         if difference.missing and (notes := self._read_notes()):
-            later = held.compare(self._spec.name, None, marked, notes.batch_notes)
+            later = note_comparison.compare(self._spec.name, None, marked, notes.batch_notes)
             damaged = {one.batch_id for one in notes.damaged}
             for batch in later.missing:
                 if batch.batch_id in damaged:

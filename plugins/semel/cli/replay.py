@@ -129,7 +129,7 @@ def _compute_again(
     from semel.spark.session import open_engine
 
     request = request_option or verb.request_of(spec)
-    batches = [verb.look(ledger, spec, root, request) for root in roots]
+    batches = [verb.check_root(ledger, spec, root, request) for root in roots]
     links: list[Link] | None = None
     if command:
         links = downstream.find_followers(ledger, spec, {root.batch_id: not root.done for root in batches})

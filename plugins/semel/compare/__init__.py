@@ -26,10 +26,10 @@ from semel.archive import layout
 from semel.clients.duck import DuckEngine
 from semel.compare import causes
 from semel.compare.answer import BatchRange, Cause, Comparison, Difference, Position, Side
+from semel.compare.choice import ChosenBatches, choose_batches, find_claims
 from semel.compare.known_ids import find_known
 from semel.compare.outputs import Output, Outputs, Row
 from semel.compare.path import batch_path, scratch_folder
-from semel.compare.choice import ChosenBatches, choose_batches, find_claims
 from semel.declare.wording import count
 from semel.errors import NO_STEP, TerminalError
 from semel.formats.output import columns_in_files

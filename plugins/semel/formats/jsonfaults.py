@@ -18,13 +18,13 @@ from semel.formats import words
 from semel.formats.decimals import is_no_decimal, plain, suspicious
 from semel.formats.jsontext import (
     elements_of,
+    json_key,
     key_tree,
     members,
     pairs_of,
-    json_key,
     records_with,
-    text_excerpt,
     repeated_key_fault,
+    text_excerpt,
     value_excerpt,
 )
 from semel.formats.lines import Fault, RecordLines

@@ -104,7 +104,7 @@ def roots(
     return [r["batch_id"] for r in selected]
 
 
-def look(
+def check_root(
     ledger: Ledger, spec: Spec, root: int, request_key: str, *, once: bool = False
 ) -> Root:
     """Check whether a batch can be replayed now, with the bytes of its decisions and dead letters,
@@ -196,7 +196,7 @@ def plan_all(ledger: Ledger, spec: Spec, request_key: str, roots: list[int]) -> 
 
     Errors as in `refuse`.
     """
-    reasons = {r: look(ledger, spec, r, request_key, once=True).why for r in roots}
+    reasons = {r: check_root(ledger, spec, r, request_key, once=True).why for r in roots}
     refuse(ledger, spec, reasons)
     return [plan(ledger, spec, request_key, root, once=True)[0] for root in roots]
 

@@ -22,7 +22,7 @@ from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 from semel.plan.register import register
 from semel.runs import replay
-from semel.runs.replay import SILENT_SECONDS, finish_or_refuse, insert, abandon_outdated
+from semel.runs.replay import SILENT_SECONDS, abandon_outdated, finish_or_refuse, insert
 from semel.runs.run import finish
 from semel.stage import JobEngine
 from semel.stage.replayed import check_source, check_verdicts, has_letters

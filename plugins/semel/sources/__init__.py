@@ -308,7 +308,7 @@ class Acceptance:
 
 
 class ExecutorCheck(NamedTuple):
-    """A check that `semel check` runs on each executor: it calls `look(*values)` of a module, which
+    """A check that `semel check` runs on each executor: it calls `check_access(*values)` of a module, which
     raises an error if something is wrong there. `part` names the object of the check.
 
     `semel check` prints `success` or, with the error, `remedy`.

@@ -152,7 +152,7 @@ def _folders(request: ProbeRequest, values: dict[str, Any]) -> None:
 
 
 def _call_look(module: str, values: tuple[Any, ...], *_: object) -> None:
-    importlib.import_module(module).look(*values)
+    importlib.import_module(module).check_access(*values)
 
 
 def _cache(_: ProbeRequest, values: dict[str, Any]) -> None:

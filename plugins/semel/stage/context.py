@@ -6,7 +6,7 @@ from pathlib import Path
 from semel.ledger import Ledger
 from semel.model.batch import Batch, Claim, Log, Pipeline
 from semel.pipeline.spec import Spec
-from semel.sinks.held import KnownBatch
+from semel.sinks.note_comparison import KnownBatch
 from semel.sources import Source
 from semel.stage.job import JobEngine
 

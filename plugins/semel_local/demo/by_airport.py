@@ -13,11 +13,11 @@ from rich.table import Table
 from semel import console
 from semel.archive.marker import Marker, markers_of
 from semel.clients.sql import query
+from semel.errors import TerminalError, UnavailableError
+from semel.pipeline.spec import Spec
 from semel_local.demo import by_day, flights
 from semel_local.demo.airflow_api import POLL_SECONDS, AirflowApi
 from semel_local.demo.follow import RUN_SECONDS_MAX
-from semel.errors import TerminalError, UnavailableError
-from semel.pipeline.spec import Spec
 
 PIPELINE = "delays_by_airport"
 

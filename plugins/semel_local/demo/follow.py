@@ -7,8 +7,8 @@ from rich.live import Live
 from rich.table import Table
 
 from semel import console
-from semel_local.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi, TaskState
 from semel.errors import TerminalError, UnavailableError
+from semel_local.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi, TaskState
 
 VERBS = ("receive", "plan", "stage", "commit", "finalize")
 """The tasks of a run in their order. `receive` is only for queues."""

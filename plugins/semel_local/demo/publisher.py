@@ -17,8 +17,8 @@ import nats
 from nats.errors import Error
 from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
-from semel_local.demo import flights
 from semel.errors import UnavailableError
+from semel_local.demo import flights
 
 STREAM = "flights"
 CONSUMER = "semel"

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from semel import console, failpoints, settings
+from semel.errors import TerminalError
+from semel.pipeline.spec import Spec
 from semel_local import stack
 from semel_local.demo import airflow_api, exact, flights, follow
 from semel_local.demo.progress import DemoProgress, next_week
 from semel_local.demo.stream import declare
 from semel_local.demo.week import show_verdict
-from semel.errors import TerminalError
-from semel.pipeline.spec import Spec
 from semel_local.stack import layout
 
 if TYPE_CHECKING:  # DuckDB and the client of NATS take a moment to import.

@@ -24,8 +24,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from semel_local.demo import flights
 from semel.errors import TerminalError, UnavailableError
+from semel_local.demo import flights
 
 TOPIC = "flights"
 PARTITIONS = 3

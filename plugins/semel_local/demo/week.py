@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from semel import console
-from semel_local import stack
 from semel.archive.marker import Marker, markers_of
 from semel.declare import wording
-from semel_local.demo import airflow_api, by_airport, by_day, exact, flights, follow
-from semel_local.demo.progress import DemoProgress, next_week
 from semel.errors import TerminalError
 from semel.model.manifest import Kind
 from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
+from semel_local import stack
+from semel_local.demo import airflow_api, by_airport, by_day, exact, flights, follow
+from semel_local.demo.progress import DemoProgress, next_week
 
 if TYPE_CHECKING:  # DuckDB is slow to import, and the first line should not wait for it.
     from semel.audit import AuditVerdict

@@ -21,9 +21,9 @@ from semel_local.stack import (
     spark_server,
     supervision,
 )
-from semel_local.stack.servers import SERVERS
 from semel_local.stack.layout import Echo
 from semel_local.stack.leader import ChildProcess, Record
+from semel_local.stack.servers import SERVERS
 from semel_local.stack.states import Health, PartState, StackState
 
 STOP_ORDER = (tuple(airflow_server.COMMANDS), ("spark",), ("postgres", *SERVERS))

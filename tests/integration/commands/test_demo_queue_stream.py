@@ -10,9 +10,9 @@ from nats.js.client import JetStreamContext
 
 from fixtures.queue.nats import Nats
 from fixtures.wait import wait_for
+from semel.errors import UnavailableError
 from semel_local.demo import flights, publisher
 from semel_local.demo.publisher import DemoStream, event_id
-from semel.errors import UnavailableError
 
 LINES = flights.lines_of(date(2013, 1, 1))[0]
 

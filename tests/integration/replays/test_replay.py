@@ -132,7 +132,7 @@ def test_two_replays_of_one_batch(bench: Workbench, ledger: Ledger) -> None:
     first, _ = replay.plan(ledger, spec, "a", 1)
     assert replay.plan(ledger, spec, "a", 1) == (first, True)
     busy = rf"batch {first.batch_id} .* is at work on batch 1\."
-    assert isinstance(replay.look(ledger, spec, 1, "b").why, RetryableError)
+    assert isinstance(replay.check_root(ledger, spec, 1, "b").why, RetryableError)
     with pytest.raises(RetryableError, match=busy):
         replay.plan(ledger, spec, "b", 1)
     falls_silent(ledger)
@@ -220,7 +220,7 @@ def test_verdicts_that_are_gone_or_damaged(bench: Workbench, ledger: Ledger) -> 
         path.write_bytes(whole[:-1] + b"x")
         assert "differs from its marker" in str(refusal(ledger, spec, 1))
         path.write_bytes(whole)
-    assert replay.look(ledger, spec, 1, "again").why is None
+    assert replay.check_root(ledger, spec, 1, "again").why is None
 
 
 def test_decisions_of_another_batch(bench: Workbench, ledger: Ledger) -> None:
@@ -297,4 +297,4 @@ def test_an_output_in_another_kind_of_sink(bench: Workbench, ledger: Ledger) -> 
         "WHERE batch_id = 1",
     )
     assert "in a sink of another type (postgres)" in str(refusal(ledger, spec, 1))
-    assert replay.look(ledger, spec, 2, "again").why is None
+    assert replay.check_root(ledger, spec, 2, "again").why is None

@@ -108,7 +108,7 @@ def test_replays_survive_their_ledger(bench: Workbench, ledger: Ledger, kind: st
     assert told(ledger) == before
     proven(spec, 2)
     assert collect(ledger, spec, quiet).replaced_removed == 0  # Somebody may be reading it.
-    assert replay.look(ledger, spec, 1, "fourth").why is None
+    assert replay.check_root(ledger, spec, 1, "fourth").why is None
     done = replayed(ledger, spec, 1, "fourth")
     assert (done.batch.batch_id, done.batch.generation) == (6, 4)
     hours_pass(ledger)

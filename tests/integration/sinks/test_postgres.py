@@ -25,7 +25,7 @@ from semel.pipeline.spec import Spec
 from semel.repair.adopt import adopt
 from semel.reports.dead_letters import letters
 from semel.reports.find import find
-from semel.sinks import held
+from semel.sinks import note_comparison
 from semel.sinks.postgres.sink import PostgresSink
 from semel.spark.check import check
 
@@ -93,9 +93,9 @@ def test_the_notes_go_during_an_audit(
         bench.write(f"in/{number}.jsonl", events(number * 10, number * 10 + 5))
         run(ledger, spec, f"r{number}")
     table.run("DELETE FROM semel_batch WHERE batch_id = 2")
-    compare = held.compare
+    compare = note_comparison.compare
 
-    def then_it_goes(*told: object) -> held.Differences:
+    def then_it_goes(*told: object) -> note_comparison.Differences:
         found = compare(*told)
         table.run("DROP TABLE IF EXISTS semel_batch")
         return found

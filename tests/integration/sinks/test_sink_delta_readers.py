@@ -14,8 +14,8 @@ from fixtures.batches.workbench import Workbench
 from fixtures.contract.sinks import won_of
 from fixtures.delta.outlet import Delta
 from fixtures.objects.s3 import LOGIN, PASSWORD
-from semel_local.demo.bucket import reader
 from semel.errors import SemelError
+from semel_local.demo.bucket import reader
 from semel_local.stack import maven
 from test_sink_delta import EVERY, MOMENT
 

@@ -12,10 +12,10 @@ from fixtures.batches.account import run
 from fixtures.batches.workbench import Workbench
 from fixtures.postgres.warehouse import Warehouse
 from semel.audit import audit
-from semel_local.demo import by_day, exact, flights, week
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
+from semel_local.demo import by_day, exact, flights, week
 
 ROOT = Path(__file__).parents[3]
 LATE = date(2013, 1, 3)

@@ -198,7 +198,7 @@ def _foresee(spec: Spec, roots: list[int], now: CodeDigests) -> list[ReplayCandi
     """The batches that a new request would replay."""
     with ledger().transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
-    present = [replay.look(ledger(), spec, root, "") for root in roots]
+    present = [replay.check_root(ledger(), spec, root, "") for root in roots]
     return [_candidate(spec, pipeline, root, now) for root in present]
 
 

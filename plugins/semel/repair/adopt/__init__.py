@@ -47,7 +47,7 @@ from semel.repair.adopt.ids import IdsLostError, ShardIds, ids_of
 from semel.repair.adopt.insert import write_batches, write_partitions
 from semel.repair.adopt.partitions import Adoptee, partitions_of
 from semel.repair.adopt.target import compare_target
-from semel.sinks import held
+from semel.sinks import note_comparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +242,7 @@ def _earlier_result(
 
 
 def _batches_text(markers: Iterable[Marker]) -> str:
-    return held.batches_text([marker.batch_id for marker in markers])
+    return note_comparison.batches_text([marker.batch_id for marker in markers])
 
 
 # Keeps D2.

@@ -7,7 +7,7 @@ from semel.archive.marker import Marker
 from semel.errors import AGAIN, TerminalError
 from semel.pipeline.spec import Spec
 from semel.repair.adopt.history import READ_AGAIN
-from semel.sinks import BatchNote, Notes, RemoteSink, held
+from semel.sinks import BatchNote, Notes, RemoteSink, note_comparison
 
 
 # Keeps D10, H2.
@@ -21,29 +21,29 @@ def compare_target(
     """
     if notes is None:
         return None
-    differ = held.compare(spec.name, None, ownership.batches_of_markers(markers), notes.batch_notes)
+    differ = note_comparison.compare(spec.name, None, ownership.batches_of_markers(markers), notes.batch_notes)
     ledgers = {n.ledger for n in notes.batch_notes if n.pipeline == spec.name and n.ledger}
     if len(ledgers) > 1:
-        held.refuse_foreign(sink.address, spec.name, (n for n in notes.batch_notes if n.ledger))
+        note_comparison.refuse_foreign(sink.address, spec.name, (n for n in notes.batch_notes if n.ledger))
     if not (differ.foreign or differ.conflicting):
         _refuse_strays(spec, sink, archive, markers, differ.strays)
         if differ.missing:
             raise _missing_rows_error(sink, spec.name, archive, differ.missing)
-    held.refuse_differences(sink, spec.name, layout.markers(archive), differ)
+    note_comparison.refuse_differences(sink, spec.name, layout.markers(archive), differ)
     return next(iter(ledgers), None)
 
 
 def _missing_rows_error(
-    sink: RemoteSink, pipeline: str, archive: Path, missing: tuple[held.KnownBatch, ...]
+    sink: RemoteSink, pipeline: str, archive: Path, missing: tuple[note_comparison.KnownBatch, ...]
 ) -> TerminalError:
     """The error for missing rows, whose records no run would read again after adopt."""
     roots = sorted({batch.root for batch in missing})
     first = layout.marker(archive, roots[0])
     return TerminalError(
-        f"{sink.address}: it has no note of {held.batches_text(roots)}, but the archive has their "
+        f"{sink.address}: it has no note of {note_comparison.batches_text(roots)}, but the archive has their "
         f"markers ({layout.markers(archive)}). The target was moved, or restored from an older "
         "backup. Nothing was adopted, because no run would write the missing rows. Restore the "
-        f"target with its notes{held.erasure_step(sink, pipeline, missing)}. If the rows are lost, "
+        f"target with its notes{note_comparison.erasure_step(sink, pipeline, missing)}. If the rows are lost, "
         f"move the markers of these batches ({first}, ...) out of the archive, and the next run "
         f"reads their records again. {READ_AGAIN}",
         next=AGAIN,
@@ -73,7 +73,7 @@ def _refuse_strays(
     if strays:
         numbers = sorted(note.batch_id for note in strays)
         raise TerminalError(
-            f"{sink.address}: it has rows of {held.batches_text(numbers)}, which landed just "
+            f"{sink.address}: it has rows of {note_comparison.batches_text(numbers)}, which landed just "
             f"before the ledger was lost, and no marker in {archive} lists them. Nothing was "
             "adopted, because the next run writes the same records again. "
             f"{sink.describe_removal(numbers)}; then run this again",

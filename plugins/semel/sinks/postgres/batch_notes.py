@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from semel.errors import AGAIN, TerminalError
 from semel.model.manifest import Kind, Published
 from semel.sinks import BatchNote, CommittedBatch, DamagedNote, MiscountError, Notes
-from semel.sinks.held import compare, refuse_foreign
+from semel.sinks.note_comparison import compare, refuse_foreign
 from semel.sinks.postgres.link import Connection, fill_query, row_rights, table_exists
 from semel.sinks.postgres.target import PostgresTarget
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.formats.jsonlsink import beyond_json, as_mask
+from semel.formats.jsonlsink import as_mask, beyond_json
 from semel.sinks import RefusedRows
 from semel.sinks.postgres import types
 from semel.sinks.postgres.facts import ColumnFacts, TableFacts

@@ -40,7 +40,7 @@ def folder_check(summary: str, root: Path, newest: list[str]) -> tuple[str, Exec
     return summary, ExecutorCheck("source", __name__, values, right, _REMEDY)
 
 
-def look(root: str, files: list[tuple[str, int, str]]) -> None:
+def check_access(root: str, files: list[tuple[str, int, str]]) -> None:
     """In a task: fail unless the folder and these files look as they do to the driver."""
     os.listdir(root)
     for path, length, digest in files:

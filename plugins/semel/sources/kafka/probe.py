@@ -31,7 +31,7 @@ def probe(context: Context, cluster: Cluster) -> tuple[str, ExecutorCheck]:
     names = tuple(sorted({item.topic for item in listing.items}))
     declared = context.declared.registry
     arguments = cluster.connection, cluster.servers, names, declared
-    look(*arguments)
+    check_access(*arguments)
     topics = count(len(names), "topic")
     report = (
         f"{count(len(listing.items), 'partition')} of {topics} of {context.name} in {cluster}: "
@@ -40,7 +40,7 @@ def probe(context: Context, cluster: Cluster) -> tuple[str, ExecutorCheck]:
     return report, ExecutorCheck("topics", __name__, arguments, f"{topics} read", _REMEDY)
 
 
-def look(
+def check_access(
     connection: str | None, servers: str | None, topics: Collection[str], declared: str | None
 ) -> None:
     """Fetch a message from the first partition of each topic, and the schemas that they name.

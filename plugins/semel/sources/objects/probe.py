@@ -20,7 +20,7 @@ def probe(context: Context, parts: ObjectParts) -> tuple[str, ExecutorCheck]:
     return summary, ExecutorCheck("source", __name__, values, right, _REMEDY)
 
 
-def look(url: str, connection: str | None, newest: list[tuple[str, str]]) -> None:
+def check_access(url: str, connection: str | None, newest: list[tuple[str, str]]) -> None:
     """In a task: fail if the store cannot be listed, or its newest object cannot be read."""
     store = Store(url, connection)
     next(store.list(), None)
