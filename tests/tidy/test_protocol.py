@@ -181,7 +181,7 @@ def test_the_table_of_types_is_the_code() -> None:
     text = POSTGRES.read_text(encoding="utf-8")
     table = re.search(r"^\| the output's type \|.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)[0]
     found = [re.findall(r"`([^`]+)`", row) for row in table.split("\n")[2:]]
-    wanted = [[note_comparison.word, *note_comparison.takes] for held in TYPES]
+    wanted = [[held.word, *held.takes] for held in TYPES]
     assert found == wanted, "docs/postgres.md: the table of types is not that of the sink"
 
 

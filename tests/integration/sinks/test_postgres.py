@@ -100,7 +100,7 @@ def test_the_notes_go_during_an_audit(
         table.run("DROP TABLE IF EXISTS semel_batch")
         return found
 
-    monkeypatch.setattr(held, "compare", then_it_goes)
+    monkeypatch.setattr(note_comparison, "compare", then_it_goes)
     [strays] = [check for check in audit(spec).checks if check.name == "strays"]
     assert "semel_batch" in strays.offenders[0].what
 
