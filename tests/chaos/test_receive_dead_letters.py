@@ -137,13 +137,13 @@ def test_what_is_given_up_is_named(
     assert all("so the queue delivers them again. Before" in text for text in said[:-1])
     letters = line.spec.source.open_queue().about().dead_letters
     wanted = f"20 messages had the last of {DELIVERIES[kind]} deliveries: the service moves them to"
-    assert f"{wanted} {letters.address}" in said[-1] and letters.back in said[-1]
+    assert f"{wanted} {letters.address}" in said[-1] and letters.restore_command in said[-1]
     if kind == "pubsub":
         return  # It does not say how many there are.
     line.receive()  # The service moves them when somebody asks for them.
     with pytest.raises(SourceError, match=f"{letters.address} has 20 messages") as red:
         open_source(line.spec).check_service(line.spec.dedup.horizon)
-    assert red.value.next == letters.back == (
+    assert red.value.next == letters.restore_command == (
         f"aws sqs start-message-move-task --source-arn {letters.address}"
     )
 

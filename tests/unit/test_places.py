@@ -194,7 +194,7 @@ def test_tables_that_semel_makes_are_compared_with_declared_ones(
 @pytest.mark.parametrize("name", ["semel_batch", "d.semel_complete"])
 def test_a_table_of_notes_is_no_target(bench: Workbench, name: str) -> None:
     """semel keeps which batches have landed there, of all pipelines of the schema."""
-    with pytest.raises(SpecError, match="semel keeps its own notes in the table"):
+    with pytest.raises(SpecError, match="semel keeps its notes in the table"):
         bench.spec(sink=table("warehouse", name))
 
 

@@ -231,7 +231,7 @@ def _archive_parts(ledger: Ledger, spec: Spec, pipeline_id: int) -> tuple[int, t
     """Move or remove parts of the source that are entirely finalized or lost. Returns their number,
     and the errors of others.
     """
-    if (keep := spec.source.kept) is None:
+    if (keep := spec.source.retention) is None:
         return 0, ()
     source, moved, errors = open_source(spec), 0, []
     values = {"pipeline_id": pipeline_id, "kept_seconds": keep.total_seconds()}

@@ -82,9 +82,9 @@ def test_windows_are_counted_and_drawn(
     assert by_day["2026-11-02"] == ("complete", "1", "6")
     assert by_day["2026-11-01"] == ("complete", "2", "-35")
     assert [*by_day][-1] == "2026-11-01", "no window before the first record is complete"
-    assert "open until records have come to 2026-11-05 00:00 America/New_York" in page
+    assert "open until records reach 2026-11-05 00:00 America/New_York" in page
     assert "Event time:" in page and "2026-11-04 17:00 America/New_York" in page
-    assert "Times are of America/New_York." in page and "All times are UTC" not in page
+    assert "Times are in America/New_York." in page and "All times are UTC" not in page
     bars = re.findall(r'<rect class="bar k0( open)?"', page)
     assert bars == ["", "", " open"]
     assert "<title>2026-11-01: -35</title>" in page
@@ -112,11 +112,11 @@ def test_windows_without_counts(pages: Pages, bench: Workbench, ledger: Ledger) 
         run(ledger, spec, f"r{at}", (days[at], days[at + 1]))
     page = pages.get(PATH).text
     assert page.count("complete</span>") >= 2 and "hole</span>" in page
-    assert "has what is not finalized" not in page and "window (UTC)" in page
+    assert "not fully finalized" not in page and "window (UTC)" in page
     assert "semel run events --interval 2026-11-04 2026-11-05" in page
     today = datetime.now(UTC).date()
     newest = pages.get(f"{PATH}?from={today}&to={today}").text
-    assert f"open until runs have come to {today + timedelta(days=1)} 00:00 UTC" in newest
+    assert f"open until runs reach {today + timedelta(days=1)} 00:00 UTC" in newest
     late = bench.data / f"in/{days[0]:%Y-%m-%d}.jsonl"
     late.write_bytes(late.read_bytes() * 2)
     page = pages.get(PATH).text

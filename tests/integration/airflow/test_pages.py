@@ -146,14 +146,14 @@ def test_one_backfill_of_all_missing_days(
 
     def link(shown: str, who: str = "admin") -> str | None:
         page = pages.get(f"/semel/dags/events?{shown}", who).text
-        match = re.search(r'href="([^"]*)"[^>]*>backfill what is missing</a>', page)
+        match = re.search(r'href="([^"]*)"[^>]*>backfill missing intervals</a>', page)
         return match and html.unescape(match[1])
 
     asked = link("from=2026-11-01&to=2026-11-06")
     wanted = urlencode({"from": "2026-11-02T00:00:00+00:00", "to": "2026-11-05T00:00:00+00:00"})
     assert asked == f"/semel/dags/events/backfill?{wanted}"
     page = text_of(pages.get(asked).text)
-    assert "3 runs, of the logical dates 2026-11-02 00:00:00 to 2026-11-04 00:00:00" in page
+    assert "3 runs, with the logical dates 2026-11-02 00:00:00 to 2026-11-04 00:00:00" in page
     command = (
         "airflow backfill create --dag-id events --from-date 2026-11-02T00:00:00+00:00 "
         "--to-date 2026-11-04T23:59:59+00:00 --reprocess-behavior completed --dag-run-conf '{}'"
@@ -220,7 +220,7 @@ def test_an_id_is_found_with_its_batch_and_its_repeats(
     first_batch(bench, ledger, [*events(0, 10), *events(3, 4)])
     page = pages.get(f"{FIND}?id=e000003")
     text = text_of(page.text)
-    assert "In 2 places of 1 finalized batch" in text
+    assert "The id is in 2 places of 1 finalized batch" in text
     assert "output 1 " in text and "duplicate_in_batch 1 " in text and "a.jsonl" in text
     assert 'href="/semel/dags/events/batches/1"' in page.text
     assert "Not in any of 1 finalized batch." in text_of(pages.get(f"{FIND}?id=e99").text)

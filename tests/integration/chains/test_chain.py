@@ -390,7 +390,7 @@ UNREADABLE = {
         "up", {"type": "objects", "url": "s3://bucket/up", "format": "parquet"},
         "'up' writes to the prefix s3://bucket/up, not to a folder; a source of type pipeline reads only",
     ),
-    "broken": ("up", {"format": "xml"}, "the sink that .*up.yaml declares is wrong"),
+    "broken": ("up", {"format": "xml"}, "up.yaml declares an invalid sink; correct that file"),
 }  # fmt: skip
 
 

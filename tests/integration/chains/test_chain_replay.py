@@ -369,7 +369,7 @@ def test_it_stops_where_something_is_wrong(
     held.unlink()
     assert main(["replay", "up", "--batches", "1", "--downstream", "--request", "again:5"]) == 1
     told = capsys.readouterr().err
-    assert "stopped at batch 4 of b, which reads a" in told
+    assert "stopped at batch 4 of b, which reads a: " in told
     held.write_bytes(text)
     command = told.splitlines()[-1].removeprefix("next: semel ")
     assert main(command.split()) == 0

@@ -354,7 +354,7 @@ def test_what_is_not_to_be_recorded(
     table.delete("n = 21")
     replay.plan(ledger, bench.spec(sink=TABLE, source={"unknown": "quarantine"}), "again", 2)
     step = shell.fails("semel accept events --erased 2 --rows 1 --why x")
-    assert "is being replayed" in shell.err and step == "semel batches events"
+    assert "a replay of it is in progress" in shell.err and step == "semel batches events"
     upsert = {**TABLE, "table": "others", "mode": "upsert", "key": ["id"]}
     other = Output(bench, ledger, bench.spec("others", sink=upsert), table.delete)
     bench.write("in/4.jsonl", events(10, 15))

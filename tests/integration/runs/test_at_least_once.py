@@ -301,7 +301,7 @@ def test_a_list_that_is_damaged(bench: Workbench, ledger: Ledger, damage: str) -
     lose(ledger)
     spec = bench.spec(dedup={"keep_ids": True})
     assert adopt(ledger, spec, log=quiet).strays == ()
-    with pytest.raises(CorruptionError, match="b00000001.json is not as exact writes it.* aside"):
+    with pytest.raises(CorruptionError, match="b00000001.json: this file differs from the ids that exact writes there. Nothing was changed. "):
         switched(ledger, spec)
     listed.unlink()
     layout.batch_file(layout.archive_folder(spec), Kind.IDS, 2, 1).unlink()
@@ -437,7 +437,7 @@ def test_a_batch_on_its_way_is_finished_first(
     """
     marker = layout.marker(layout.archive_folder(two_batches(bench, ledger)), 2)
     marker.rename(marker.with_name(".aside"))
-    with pytest.raises(RetryableError, match="batch 2 of events has committed, and its marker"):
+    with pytest.raises(RetryableError, match="events: batch 2 has committed, but exact did not find its marker"):
         switched(ledger, bench.spec())
     assert counted(ledger, "id_run") == 0
     marker.with_name(".aside").rename(marker)

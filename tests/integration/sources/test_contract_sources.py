@@ -384,7 +384,7 @@ def test_executors_look_at_what_the_driver_sees(place: Place) -> None:
     source = open_source(place.spec())
     told, look = source.probe()
     assert re.search(" of (events|up) in ", told) and Source.probe(source) == ("1 to read", None)
-    importlib.import_module(look.module).look(*json.loads(json.dumps(look.values)))
+    importlib.import_module(look.module).check_access(*json.loads(json.dumps(look.values)))
 
 
 def test_a_look_before_the_first_plan_changes_nothing(place: Place, ledger: Ledger) -> None:

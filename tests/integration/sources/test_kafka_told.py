@@ -157,7 +157,7 @@ def test_pages(topic: Topic, ledger: Ledger, pages: Pages) -> None:
     spec = topic.spec()
     batch = committed(ledger, spec, "r1")
     text = pages.get(f"/semel/dags/events/batches/{batch}").text
-    assert "The first offset that is read" in text and "The first byte" not in text
+    assert "The first offset that the batch reads" in text and "The first byte" not in text
     topic.kafka.recreate(topic.name)
     topic.append(20, 30)
     with pytest.raises(SourceError, match="deleted and recreated"):

@@ -860,7 +860,7 @@ WRONG = {
         "bucket does not work with record_time: sent",
     ),
     "no string": ({"source": {"message_id": "n"}}, "source.message_id: 'n' is bigint"),
-    "twice": ({"source": {"ordering_key": "mid"}}, "is filled by two of message_id"),
+    "twice": ({"source": {"ordering_key": "mid"}}, "belongs to two of message_id"),
     "elsewhere": ({"source": {"spool": "/etc"}}, "source.spool"),
     "a login": ({"source": {"servers": "nats://me:secret@h:1"}}, "source.servers"),
     "two ways": ({"source": {"connection": "c"}}, "either connection or servers"),

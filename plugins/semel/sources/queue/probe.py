@@ -38,15 +38,15 @@ def probe_spool(context: Context, sealed: Path) -> tuple[str, ExecutorCheck]:
 def check_service(context: Context, horizon: timedelta) -> str:
     """As `Source.service`."""
     with context.declared.open_queue() as queue:
-        about = queue.about()
-        dead = queue.dead()
+        about = queue.describe()
+        dead = queue.count_dead_letters()
     letters = about.dead_letters
     if letters and dead:
         raise SourceError(
             f"{letters.address} has {count(dead, 'message')} that {about.address} or another queue "
             f"moved there after {letters.deliveries} deliveries. semel does not read "
             f"{letters.address}. Bring the messages back, or remove them",
-            next=letters.back,
+            next=letters.restore_command,
         )
     retention = about.retention
     if retention is not None and not context.by_position:
