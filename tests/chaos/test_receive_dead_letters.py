@@ -135,7 +135,7 @@ def test_what_is_given_up_is_named(
                 line.receive(heard(line))
         said.append(str(refused.value))
     assert all("so the queue delivers them again. Before" in text for text in said[:-1])
-    letters = line.spec.source.open_queue().about().dead_letters
+    letters = line.spec.source.open_queue().describe().dead_letters
     wanted = f"20 messages had the last of {DELIVERIES[kind]} deliveries: the service moves them to"
     assert f"{wanted} {letters.address}" in said[-1] and letters.restore_command in said[-1]
     if kind == "pubsub":

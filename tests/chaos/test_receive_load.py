@@ -54,7 +54,7 @@ def steal(line: Spooled, total: int, hold_seconds: int) -> None:
     """
     taken: Counter[str] = Counter()
     with line.spec.source.open_queue() as queue:
-        queue.about()
+        queue.describe()
         held: list[str] = []
         while len(held) < total:
             found = queue.pull(PULL, 8 << 20, 5)

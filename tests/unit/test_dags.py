@@ -116,7 +116,7 @@ def test_a_dag_of_topics(found: dict[str, Any]) -> None:
     lines = dag["doc_md"].splitlines()
     assert (
         "| source | the topics that match `orders\\.(eu\\|us)` of connection `shop`, json, "
-        "everything of the run's interval by the messages' timestamps, lookback 0 seconds |"
+        "what belongs to the run's interval by the messages' timestamps, lookback 0 seconds |"
     ) in lines
     assert "| sink | topic `paid` of connection `shop`, as JSON |" in lines
     assert any("50,000,000 offsets or about" in line for line in lines)

@@ -60,7 +60,7 @@ _REMEDIES = {
     "umask 002",
     "zones": "install one version of the tz database on all machines: the system's package tzdata "
     "or, on a system without it, Python's",
-    "cache": f"set {settings.CACHE_VARIABLE} there to a folder that this user can write",
+    "cache": f"set {settings.CACHE_VARIABLE} there to a folder that only this user can write to",
     "clocks": "set the clocks of these machines by NTP (chrony, systemd-timesyncd)",
 }
 

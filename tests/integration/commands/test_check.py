@@ -208,7 +208,7 @@ def test_files_of_other_users(shared: Workbench) -> None:
         return one
 
     path.chmod(0o644)
-    assert "umask 002" in links().remedy and "user 1 made" in links().detail
+    assert "umask 002" in links().remedy and "files of user 1" in links().detail
     path.chmod(0o666)
     assert links().ok
     assert list((folder / "links").iterdir()) == []
@@ -328,7 +328,7 @@ HARMS: dict[str, tuple[Step, Step | str, str, str]] = {
     "an open cache": (
         lambda m: m.in_workers(settings.CACHE_VARIABLE, m.folder("open", 0o777)),
         lambda m: m.in_workers(settings.CACHE_VARIABLE, m.folder("own", 0o700)),
-        "cache of executors", f"in {settings.CACHE_VARIABLE}",
+        "cache of executors", f"set {settings.CACHE_VARIABLE} there to a folder",
     ),
     "other zones": (
         lambda m: m.in_workers("PYTHONTZPATH", m.zones("1999a")),

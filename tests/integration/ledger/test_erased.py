@@ -135,7 +135,7 @@ def test_all_rows_of_a_batch_are_erased(output: Output, shell: Shell) -> None:
     told = shell.runs(KEPT)
     assert "10 rows" in told
     output.come(4)
-    assert any("erased" in note for note in output.proven().notes)
+    assert any("the erasure of" in note for note in output.proven().notes)
     assert "retention" in shell.runs("semel show 2")
     assert "10 rows erased" in " ".join(shell.runs("semel batches events").split())
     assert "retention" in shell.runs("semel gaps events")

@@ -75,7 +75,7 @@ def test_a_sink_does_not_move_into_another_ledgers_output(
     run(ledger, spec, "r1")
     bench.write("in/b.jsonl", events(5, 9))
     moved = bench.spec(sink={"path": "out/visits"})
-    with pytest.raises(TerminalError, match="_semel/visits holds markers .*batch 1 of 'visits'"):
+    with pytest.raises(TerminalError, match="_semel/visits: this archive has markers .*batch 1 of 'visits'"):
         plan(ledger, moved, "r2")
     back = bench.spec()
     run(ledger, back, "r2")

@@ -172,6 +172,6 @@ def test_a_batch_that_reaches_beyond_the_interval(
     run(ledger, spec, "r1", interval=(first, last))
     shell.fails("semel replay events --interval 2026-03-01 2026-03-03 --dry-run")
     why, step = shell.err.strip().splitlines()
-    assert "batch 1 of 2026-03-01T00:00:00+00:00 to 2026-03-04T00:00:00+00:00 has some of" in why
+    assert "batch 1 of 2026-03-01T00:00:00+00:00 to 2026-03-04T00:00:00+00:00 lies only partly in" in why
     assert step.startswith("next: semel replay events --interval 2026-03-01T00:00:00+00:00 2026-03-04")
     assert "batch 1 of " in shell.runs(step.removeprefix("next: "))

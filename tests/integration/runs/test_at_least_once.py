@@ -140,7 +140,7 @@ def test_the_way_to_exactly_once(
     assert verdict.ok and "repeats may be there before commit 3" in verdict.notes
     assert (made(spec)[-1].exact_from, made(spec)[-1].exact) == (3, True)
     assert compared(ledger, spec, 3, 3).total == 0
-    with pytest.raises(TerminalError, match="batch 1 was made at least once"):
+    with pytest.raises(TerminalError, match="semel wrote batch 1 at least once"):
         compared(ledger, spec)
     assert loose.digest() != spec.digest()
 

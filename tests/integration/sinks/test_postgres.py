@@ -233,7 +233,7 @@ def test_rows_without_a_marker_are_settled_before_adopt(
     with dies_at("sink.after_publish"):
         run(ledger, spec, "r1")
     lose(ledger)
-    with pytest.raises(TerminalError, match=r"holds .* of semel"):
+    with pytest.raises(TerminalError, match=r"this sink has .* of semel"):
         run(ledger, spec, "r1")
     with pytest.raises(TerminalError, match=r"rows of batch 1, .*_semel_batch IN \(1\)"):
         adopt(ledger, spec, log=quiet)

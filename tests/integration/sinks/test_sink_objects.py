@@ -464,8 +464,8 @@ def test_a_store_that_lets_nobody_list(
     spec, http_wire.unlisted = prefix.spec(), True
     prefix.bench.write("in/a.jsonl", events(0, 10))
     [one] = looked(spec).checks
-    assert not one.ok and "allow ListBucket on it" in one.detail
-    with pytest.raises(TerminalError, match="allow ListBucket on it"):
+    assert not one.ok and "Allow ListBucket on it" in one.detail
+    with pytest.raises(TerminalError, match="Allow ListBucket on it"):
         run(ledger, spec, "r1")
     assert sql(ledger, "SELECT * FROM semel.attempt") == []
     http_wire.unlisted = False

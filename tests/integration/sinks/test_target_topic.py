@@ -120,7 +120,7 @@ def test_two_ledgers(
         theirs = declared(bench, outlet, archive="theirs")
         plan(second, theirs, "r1")
         run(ledger, spec, "r1")
-        with pytest.raises(TerminalError, match="pipeline 'events', of another ledger"):
+        with pytest.raises(TerminalError, match="pipeline 'events' of another ledger"):
             run(second, theirs, "r1")
     assert outlet.ids == ids(0, 10)
 

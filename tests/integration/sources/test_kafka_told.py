@@ -72,7 +72,7 @@ def test_open_transactions(topic: Topic, ledger: Ledger) -> None:
             lines = told(ledger, topic, f"{key}-{number}")
             assert f"waiting for open transactions: '{topic.at()}'" in lines
             assert start or lines[0] == (
-                "nothing to do: 1 partition holds no record that can be read"
+                "nothing to do: 1 partition has no record that can be read"
             )
             [gap] = gaps(ledger, spec).gaps
             assert (gap.start, gap.state, gap.idle) == (start, GapReason.WAITING, False)

@@ -73,7 +73,7 @@ def test_what_is_read_is_what_was_listed(s3: S3) -> None:
     with pytest.raises(FileNotFoundError, match="another version"):
         list(store.chunks("a", etag, 0, 10, 2))
     s3.delete(bucket, "a")
-    with pytest.raises(FileNotFoundError, match="not there"):
+    with pytest.raises(FileNotFoundError, match="it does not exist"):
         store.read("a", etag, 2, 5)
     with pytest.raises(FileNotFoundError):
         store.head("a")
@@ -282,7 +282,7 @@ def test_objects_of_azure(azure: Azure) -> None:
         with pytest.raises(FileNotFoundError, match="another version"):
             call()
     azure.delete(bucket, "in/a b/1.txt")
-    with pytest.raises(FileNotFoundError, match="not there"):
+    with pytest.raises(FileNotFoundError, match="it does not exist"):
         store.read(found.key, found.etag, 1, 3)
     other = azure.connection(password="b3RoZXItc2VjcmV0")
     with pytest.raises(TerminalError, match=CONNECTION) as told:

@@ -106,7 +106,7 @@ def opened(server: Any) -> Any:
 
         def asked(name: str) -> Queue:
             queue = stack.enter_context(server.opened(name))
-            queue.about()
+            queue.describe()
             return queue
 
         yield asked
@@ -183,7 +183,7 @@ def test_extend_holds(kind: str, server: Any, opened: Any) -> None:
     name = server.queue(deadline)
     server.send(name, [b"x"])
     queue, other = opened(name), opened(name)
-    assert queue.about().deadline_seconds == deadline
+    assert queue.describe().deadline_seconds == deadline
     held = pulled(queue, 1)
     end = time.monotonic() + 2 * deadline
     while time.monotonic() < end:
@@ -248,7 +248,7 @@ def test_about(kind: str, server: Any, opened: Any) -> None:
     address."""
     one, two = server.queue(45), server.queue(45)
     server.send(one, [b"1", b"2"])
-    about, other = opened(one).about(), opened(two).about()
+    about, other = opened(one).describe(), opened(two).about()
     assert about.address != other.address
     assert about.deadline_seconds == 45
     if kind != "pubsub":
@@ -269,7 +269,7 @@ def test_no_such_queue(server: Any, opened: Any) -> None:
     with pytest.raises((TerminalError, UnavailableError)):
         pulled(queue, 1, 60)
     with pytest.raises(TerminalError) as caught:
-        queue.about()
+        queue.describe()
     assert name in str(caught.value)
 
 
@@ -298,7 +298,7 @@ def test_a_service_that_hangs(server: Any, opened: Any) -> None:
     queue = opened(name)
     server.pause()
     with pytest.raises(UnavailableError):
-        queue.about()
+        queue.describe()
 
 
 @pytest.mark.proof
@@ -307,13 +307,13 @@ def test_a_deleted_topic_is_no_address(pubsub: Any) -> None:
     name = pubsub.queue()
     pubsub.delete_topic(name)
     with pubsub.opened(name) as queue, pytest.raises(TerminalError, match="was deleted"):
-        queue.about()
+        queue.describe()
 
 
 def test_a_queue_that_holds_nothing_is_refused(sqs: Any) -> None:
     """With a VisibilityTimeout of 0 each message comes again before it is stored."""
     with sqs.opened(sqs.queue(0)) as queue, pytest.raises(TerminalError, match="30 seconds"):
-        queue.about()
+        queue.describe()
 
 
 def test_a_consumer_that_gives_up_is_refused(request: pytest.FixtureRequest) -> None:
@@ -322,7 +322,7 @@ def test_a_consumer_that_gives_up_is_refused(request: pytest.FixtureRequest) -> 
     stream = server.stream(deliveries=5)
     with _nats(server).opened(stream) as queue:
         with pytest.raises(TerminalError, match="after 5 attempts") as refused:
-            queue.about()
+            queue.describe()
     assert refused.value.next == f"nats consumer edit {stream} semel --max-deliver -1 --force"
 
 
@@ -356,7 +356,7 @@ def test_the_rights_are_those_of_its_calls(
                 queue._client, "get_subscription", lambda **k: calls.add("GetSubscription") or get(**k)
             )
             monkeypatch.setattr(queue, "_call", lambda n, *a, **k: calls.add(n) or call(n, *a, **k))
-        queue.about()
+        queue.describe()
         server.send(name, [b"1", b"2"])
         some = pulled(queue, 2)
         queue.extend(some.handles)
@@ -401,7 +401,7 @@ def test_credentials_that_expire_are_renewed(
         found = pulled(queue, 1)
         until = time.monotonic() + 1.1
         while time.monotonic() < until:
-            queue.about()
+            queue.describe()
         assert queue.acknowledge(found.handles) == 0
     keys = {str(each).partition("AKIA")[2].partition("/")[0] for each in signed}
     assert len(keys) > 1, keys

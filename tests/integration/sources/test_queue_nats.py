@@ -134,9 +134,9 @@ def test_what_a_client_holds_of_a_stream_that_was_made_anew(nats: Nats, queues: 
     nats.delete(stream)
     nats.stream(stream)
     nats.publish(stream, [b"new"] * 3)
-    other.about()
+    other.describe()
     assert taken(other, 3).values == [b"new"] * 3
-    queue.about()
+    queue.describe()
     found = queue.pull(5_000, SIZE, 0.1)
     queue.acknowledge(found.handles)
     assert found.values == [] and nats.unacknowledged(stream) == (3, 0)

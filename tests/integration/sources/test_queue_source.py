@@ -583,7 +583,7 @@ def test_a_damaged_segment_that_is_moved_out_is_missed(
     for number in (2, 3):
         (told,) = run(ledger, spec, f"r{number}").plan.refusals
         assert (told.name, told.reason) == (path.name, "gone")
-        assert f"messages 0 to {messages} of it" in told.detail
+        assert f"its messages 0 to {messages} were never read" in told.detail
     version = ledger.rows("partitions", "version", pipeline_id=1)
     assert [r.reason for r in gaps(ledger, spec).refusals] == ["gone"]
     assert run(ledger, spec, "r4").plan.refusals == (told,)

@@ -726,7 +726,7 @@ def test_windows_in_words(bench: Workbench, ledger: Ledger, shell: Shell) -> Non
     newest = shell.answers("semel windows events")["windows"]
     assert [w["state"] for w in newest[:5]] == ["hole", *["complete"] * 3, "not run"]
     assert len(newest) == 31
-    line = "the newest complete window: 2025-11-05; `semel windows events` lists the newest"
+    line = "the newest complete window: 2025-11-05; `semel windows events` lists the newest windows"
     assert line in shell.runs("semel days events").splitlines()
     shell.runs("semel windows events --from 1990-01-01", code=1)
     assert "Choose fewer days with --from and --to" in shell.err

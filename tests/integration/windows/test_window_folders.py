@@ -449,7 +449,7 @@ def test_behind_transforms(bench: Workbench, ledger: Ledger, spark_engine: Spark
     wrong = {
         "plain_time": r"partition_by\[0\]\.of: 'at' is timestamp\[us\], not a timestamp",
         "named": r"partition_by\[0\]\.name: 'hour' is a column",
-        "few": "sink.shards needs each record's position",
+        "few": "sink.shards needs a record's position",
     }
     for name, why in wrong.items():
         spec = bench.spec(sink=sink, transforms=[f"windows:{name}"])
