@@ -177,9 +177,9 @@ def test_a_backfill_is_made_from_the_page(stack: Stack, page: Page) -> None:
     frame.get_by_role("button", name="Show").click()
     frame.locator("#d20261104").get_by_role("link", name="backfill").click()
     expect(frame.get_by_role("heading", level=1)).to_have_text("visits: backfill 2026-11-04")
-    expect(frame.locator("main")).to_contain_text("1 run, of the logical date 2026-11-04")
+    expect(frame.locator("main")).to_contain_text("1 run, with the logical date 2026-11-04")
     frame.get_by_role("button", name="Backfill").click()
-    expect(frame.get_by_role("heading", level=1)).to_have_text("visits: the backfill is made")
+    expect(frame.get_by_role("heading", level=1)).to_have_text("visits: the backfill has started")
     [made] = stack.airflow.call("GET", f"/api/v2/backfills?dag_id={VISITS}")["backfills"]
     stack.airflow.end_backfill(made["id"])
     assert made["from_date"] == "2026-11-04T00:00:00Z"
