@@ -223,7 +223,7 @@ def test_an_id_is_found_with_its_batch_and_its_repeats(
     assert "The id is in 2 places of 1 finalized batch" in text
     assert "output 1 " in text and "duplicate_in_batch 1 " in text and "a.jsonl" in text
     assert 'href="/semel/dags/events/batches/1"' in page.text
-    assert "Not in any of 1 finalized batch." in text_of(pages.get(f"{FIND}?id=e99").text)
+    assert "The id is in none of 1 finalized batch." in text_of(pages.get(f"{FIND}?id=e99").text)
     assert 'name="id"' in pages.get(FIND).text
 
 

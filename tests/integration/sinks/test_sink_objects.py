@@ -615,5 +615,5 @@ def test_azure_keeps_the_promise(
     bench.write("in/b.jsonl", ten(50))
     batch = committed(ledger, spec, "r2")
     azure.put(url[5:-5], f"lake/n=0/events-b{batch:08d}-00000.parquet", b"theirs")
-    with pytest.raises(CorruptionError, match="Nothing was changed"):
+    with pytest.raises(CorruptionError, match="Nothing was touched"):
         finalize(ledger, spec, batch)

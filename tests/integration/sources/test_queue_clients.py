@@ -248,7 +248,7 @@ def test_about(kind: str, server: Any, opened: Any) -> None:
     address."""
     one, two = server.queue(45), server.queue(45)
     server.send(one, [b"1", b"2"])
-    about, other = opened(one).describe(), opened(two).about()
+    about, other = opened(one).describe(), opened(two).describe()
     assert about.address != other.address
     assert about.deadline_seconds == 45
     if kind != "pubsub":
@@ -280,8 +280,8 @@ def test_killed_in_the_middle_of_a_pull(server: Any, opened: Any) -> None:
     queue = opened(name)
     assert len(queue.pull(1, SIZE, 0.02)) == 0
     server.kill()
-    for ask in (lambda: pulled(queue, 1, 60), queue.about, lambda: queue.acknowledge(["x"])):
-        if kind_of(queue) is nats and ask is not queue.about:
+    for ask in (lambda: pulled(queue, 1, 60), queue.describe, lambda: queue.acknowledge(["x"])):
+        if kind_of(queue) is nats and ask is not queue.describe:
             continue  # Its handles are not text; it waits for its server to come back.
         with pytest.raises(UnavailableError):
             ask()

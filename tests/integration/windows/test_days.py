@@ -222,7 +222,8 @@ def test_names_by_a_local_clock(bench: Workbench, ledger: Ledger) -> None:
         done = run(ledger, spec, name, (start, start + timedelta(hours=1)))
         assert done.finalized.counts.records_read == 5, (number, name)
     for wrong in ({"interval_zone": "Berlin"}, {"interval_from": "mtime"}):
-        with pytest.raises(SpecError, match="source.interval_zone: (is not a time|applies only if interval_from is a pattern)"):
+        why = "source.interval_zone: (is not a time|applies only if interval_from is a pattern)"
+        with pytest.raises(SpecError, match=why):
             bench.spec(**hours | {"source": hours["source"] | wrong})
 
 
