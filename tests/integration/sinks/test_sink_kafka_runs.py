@@ -167,7 +167,7 @@ def test_what_compaction_took_is_no_fault(
     assert find(spec, ["e14"]).places == () and find(spec, ["e14"]).gone == (1,)
     [place] = find(spec, ["e04"]).places
     assert (place.what, place.batch_id) == ("output", 1)
-    assert "rows of batch 1 are gone" in shell.runs("semel find events e00")
+    assert "the sink has deleted rows of batch 1" in shell.runs("semel find events e00")
     step = shell.fails("semel compare events --batches 1..2")
     assert "4 of 5 rows are missing" in shell.err
     assert "4 of 5 rows are missing" in shell.runs(step)
